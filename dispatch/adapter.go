@@ -3,8 +3,7 @@
 //
 //	Request ──Adapter.Dispatch──▶ Result ──Policy.Decide──▶ Decision
 //
-// An adapter reports evidence and nothing else; a Policy decides and does
-// nothing else. The engine in package drainer stands between the two.
+// An adapter only reports evidence, and a Policy only decides. The engine in package drainer connects the two.
 package dispatch
 
 import (
@@ -14,27 +13,25 @@ import (
 	"time"
 )
 
-// Request is one attempt at an intent, as an adapter sees it. An adapter
-// reads it and changes nothing in it.
+// Request is one attempt at an intent, as an adapter gets it. An adapter must not change it.
 type Request struct {
 	Tuple          Tuple
 	IdempotencyKey string            // the same on every attempt
-	Payload        json.RawMessage   // what the agent asked for
-	Headers        map[string]string // the agent's; traceparent is the attempt's own where it is traced
+	Payload        json.RawMessage   // the payload of the intent
+	Headers        map[string]string // those of the agent; traceparent belongs to the attempt if it is traced
 	Attempt        int               // 1 for the first
 	ProviderRef    string            // for a lookup: the reference that an earlier attempt returned, if any
 }
 
-// Result is the adapter's report of one attempt. Everything in it is stored and
-// shown to operators, so ErrorClass names the kind of a failure and never
-// carries a payload, a URL or a credential. The engine takes configured secrets out of a
-// provider's words and then cuts them, so an adapter passes them on whole.
+// Result is the adapter's report of one attempt. Everything in it is stored and shown to operators. So ErrorClass
+// names the kind of a failure and never contains a payload, a URL or a credential. The engine removes configured
+// secrets from a provider's text and cuts the text afterwards, so an adapter must not cut it.
 type Result struct {
 	Outcome         Outcome
-	Final           bool          // no repetition under this key can bring another answer, e.g. a replayed 500
-	HTTPStatus      int           // 0 where the protocol has none
+	Final           bool          // a retry under this key would get the same answer, e.g. a replayed 500
+	HTTPStatus      int           // 0 if the protocol has none
 	ErrorClass      string        // short and stable, e.g. "timeout", "dial", "http_503"
-	RetryAfter      time.Duration // the provider's wish; a floor for the delay
+	RetryAfter      time.Duration // how long the provider asks to wait; a lower bound of the delay
 	Unsent          bool          // this side refused the request and wrote no byte of it
 	Healthy         bool          // the failure concerns this intent alone: the provider could serve others
 	OfOperation     bool          // the failure concerns this operation alone, e.g. its queue is missing
@@ -45,40 +42,37 @@ type Result struct {
 	Problem         *Problem // the failure in words: the provider's, or this side's if it gave none
 }
 
-// Problem holds the fields of RFC 9457 Problem Details that are kept on an
-// attempt.
+// Problem holds the fields of RFC 9457 Problem Details that are stored with an attempt.
 type Problem struct {
 	Type   string `json:"type,omitempty"`
 	Title  string `json:"title,omitempty"`
 	Detail string `json:"detail,omitempty"`
 }
 
-// Adapter speaks one provider's protocol. It makes exactly one attempt and
-// reports the evidence; retrying, deciding and recording happen around it.
+// Adapter speaks one provider's protocol. It makes exactly one attempt and reports the evidence. The engine retries,
+// decides and records.
 //
-// Dispatch is called concurrently. It must return soon after ctx ends, and
-// may panic only by mistake: the caller turns a panic into Ambiguous.
+// Dispatch is called concurrently. It must return soon after ctx ends. It should not panic: the caller turns a panic
+// into Ambiguous.
 type Adapter interface {
 	Dispatch(ctx context.Context, request Request) Result
 }
 
-// Greeter is an [Adapter] that speaks with its counterpart before it can
-// dispatch: it starts a child, or asks for a hello or a session. Greet does
-// that and sends no intent, so that drainer verify can try it. Its result is
-// completed, or not_sent with an error class; Problem.Title then names the
-// operation that the counterpart does not offer as it is configured.
+// Greeter is an [Adapter] that exchanges messages with its counterpart before it can dispatch: it starts a child, or
+// asks for a hello or a session. Greet does that and sends no intent, so that drainer verify can try it. Its result
+// is completed, or not_sent or credentials_refused with an error class. If the counterpart does not offer an
+// operation as configured, Problem.Title names the operation.
 type Greeter interface {
 	Greet(ctx context.Context) Result
 }
 
-// Previewer is an [Adapter] that writes a request as it would send it, without credentials, and sends nothing. An
-// error carries no payload.
+// Previewer is an [Adapter] that returns a request as text, as it would be sent but without credentials. Preview
+// sends nothing, and its error contains no payload.
 type Previewer interface {
 	Preview(ctx context.Context, request Request) (string, error)
 }
 
-// Outcome says how an attempt ended, by the evidence that the adapter or the
-// engine has of it.
+// Outcome is how an attempt ended, by the evidence of the adapter or of the engine.
 type Outcome string
 
 const (
@@ -102,7 +96,7 @@ const (
 	Ambiguous Outcome = "ambiguous"
 	// InFlight means that the provider is still busy with an earlier attempt.
 	InFlight Outcome = "in_flight"
-	// Released means that the engine gave the row back without sending it.
+	// Released means that the engine returned the row to the queue without sending it.
 	Released Outcome = "released"
 	// Lost means that the worker died and its evidence with it.
 	Lost Outcome = "lost"
@@ -113,7 +107,7 @@ func Outcomes() []Outcome {
 	return []Outcome{Completed, NotSent, Throttled, Rejected, CredentialsRefused, Forbidden, Absent, Ambiguous, InFlight, Released, Lost}
 }
 
-// RefusesUs reports that the configuration was refused, and not the intent.
+// RefusesUs reports whether the provider refused the configuration, and not the intent.
 func (o Outcome) RefusesUs() bool { return o == CredentialsRefused || o == Forbidden }
 
 // Unrenderable is the error class of an intent from which the tool's configuration could not render a request.
@@ -152,12 +146,12 @@ func (r Result) Failed() bool {
 	return !r.Unsent && !r.Healthy && r.Outcome == Ambiguous && (r.HTTPStatus == 0 || r.HTTPStatus >= 500)
 }
 
-// Status says where an attempt leaves its intent.
+// Status is the state of an intent after an attempt.
 type Status string
 
 const (
 	StatusPending   Status = "pending" // back in the queue
 	StatusCompleted Status = "completed"
 	StatusFailed    Status = "failed"
-	StatusUnknown   Status = "unknown" // it may or may not have been applied
+	StatusUnknown   Status = "unknown" // the effect may or may not have happened
 )

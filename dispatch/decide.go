@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Class says what repeating a call does; it decides whether an ambiguous
-// failure may be retried.
+// Class is the effect of repeating a call. It decides whether an ambiguous failure may be retried.
 type Class string
 
 const (
@@ -22,20 +21,20 @@ func Classes() []Class {
 	return []Class{ReadOnly, NaturallyIdempotent, KeyIdempotent, NonIdempotent}
 }
 
-// Policy holds the promises of a tool's configuration about repeating it.
+// Policy holds a tool's configuration about retries and undos.
 type Policy struct {
 	Class             Class
 	Timeout           time.Duration // the longest one attempt may take
-	Lookup            *Lookup       // nil: there is no lookup
+	Lookup            *Lookup       // nil if there is no lookup
 	Reversal          Reversal
 	KeyTTL            time.Duration // how long the provider remembers a key; only for KeyIdempotent
-	BeginsSaga        bool          // its failure compensates what its agent run has completed
+	BeginsSaga        bool          // its failure compensates the completed steps of its agent run
 	RefusalBeginsSaga bool          // a refusal on this side, before anything is sent, does so as well
 	FirstReplayOpens  bool          // a replayed answer to the first attempt opens an incident
 	MaxAttempts       int
 	Backoff           Backoff
 	MaxWait           time.Duration // the longest Retry-After that is obeyed; 0 for no bound
-	HasFallback       bool          // of its provider: it may have acted in a commit that was lost
+	HasFallback       bool          // its provider has a fallback, which may have acted in a commit that was lost
 	Payload           PayloadSchema // nil accepts any payload
 }
 
@@ -47,15 +46,15 @@ type PayloadSchema interface {
 	Document() json.RawMessage
 }
 
-// History is the row's past at the moment of deciding.
+// History is a row's past at the time of a decision.
 type History struct {
 	Tries          int           // including the attempt that just ended
-	SinceFirstSend time.Duration // since something may first have been sent
+	SinceFirstSend time.Duration // since a request may first have been sent
 	SinceStart     time.Duration // since the attempt that just ended began
 	MaybeApplied   bool          // an earlier attempt may have had its effect
 	Accepted       bool          // an operator accepts a second effect, and nothing was sent since
 	Lookup         bool          // the attempt was a lookup
-	OlderDoubt     bool          // what may have been applied was sent under an older key, too
+	OlderDoubt     bool          // a request that may have been applied was sent under an older key, too
 }
 
 // Decision is the consequence of an attempt. Delay has a meaning only if [Decision.Back] is true.
@@ -67,8 +66,8 @@ type Decision struct {
 	Lookup       bool // the next attempt is a lookup
 }
 
-// Back reports whether the row is requeued: to act again, or to look up its
-// effect while its status is unknown.
+// Back reports whether the row returns to the queue: to act again, or to look up its effect while its status is
+// unknown.
 func (d Decision) Back() bool { return d.Status == StatusPending || d.Lookup }
 
 // MayStillSend reports whether a row may be sent again. A request that may have been applied is not repeated once
@@ -101,14 +100,14 @@ func (h History) asBefore(delay time.Duration) Decision {
 
 func (p Policy) decideAttempt(h History, result Result, fraction float64) Decision {
 	h.MaybeApplied = h.MaybeApplied || result.Outcome.LeavesDoubt()
-	h.Accepted = h.Accepted && result.Outcome == NotSent // the operator accepted one send, and this was it
+	h.Accepted = h.Accepted && result.Outcome == NotSent // the operator accepted one further request, and this attempt sent it
 	switch result.Outcome {
 	case Completed:
 		return Decision{Status: StatusCompleted, Tries: h.Tries}
 	case Rejected, Absent:
 		return p.giveUp(h)
 	case Lost:
-		h.SinceStart = 0 // the worker may only have been frozen, and may have sent it just now
+		h.SinceStart = 0 // the worker may only have been suspended, and may have sent the request just now
 	}
 	delay := p.Backoff.Delay(h.Tries, p.Believed(result.RetryAfter), fraction)
 	if result.Final || h.Tries >= p.MaxAttempts || !p.mayRepeat(h, delay) {
@@ -132,11 +131,11 @@ func (p Policy) mayRepeat(h History, delay time.Duration) bool {
 	return p.MayStillSend(h)
 }
 
-// Halt ends the attempts of a step whose run is being rolled back.
+// Halt decides for a step whose run is being rolled back. It ends the attempts.
 func (p Policy) Halt(h History) Decision { return p.giveUp(h) }
 
 // giveUp ends the attempts. Doubt stays: a refusal proves nothing about an earlier request that may have been
-// applied. So the provider is asked if the tool has a lookup, and else a human.
+// applied. So a lookup follows if the tool has one. Otherwise a human must decide.
 func (p Policy) giveUp(h History) Decision {
 	switch {
 	case !h.MaybeApplied:
@@ -186,13 +185,13 @@ const lookupTries = 8
 
 func (p Policy) decideLookup(h History, result Result, fraction float64) Decision {
 	delay := p.Backoff.Delay(h.Tries, p.Believed(result.RetryAfter), fraction)
-	if result.Outcome == Lost && p.Lookup != nil { // perhaps before it could wait for the last send
+	if result.Outcome == Lost && p.Lookup != nil { // perhaps the worker died before it could wait for the last send
 		delay = max(delay, later(p.Timeout, p.Lookup.Margin))
 	}
 	switch {
 	case result.Outcome == Completed:
 		return Decision{Status: StatusCompleted, Tries: h.Tries}
-	case result.Outcome == Absent && h.OlderDoubt: // the lookup asked for the newest key only
+	case result.Outcome == Absent && h.OlderDoubt: // the lookup used only the newest key
 		return Decision{Status: StatusUnknown, Tries: h.Tries, MaybeApplied: true}
 	case result.Outcome == Absent && (p.Class == NonIdempotent || h.Tries >= p.MaxAttempts):
 		return Decision{Status: StatusFailed, Tries: h.Tries}
@@ -203,32 +202,29 @@ func (p Policy) decideLookup(h History, result Result, fraction float64) Decisio
 	return Decision{Status: StatusUnknown, Delay: delay, Tries: h.Tries, MaybeApplied: true, Lookup: again}
 }
 
-// Reversal says how the effect of a tool is undone. The zero value declares nothing.
+// Reversal says how a tool's effect is undone. The zero value declares nothing.
 type Reversal struct {
 	Tool    string        // the tool that undoes it, by its full name
 	Payload string        // a jq expression that makes the undo's payload; empty sends the forward payload
-	Window  time.Duration // how long after the effect that works; 0 if not declared
-	None    bool          // there is nothing to undo
+	Window  time.Duration // for how long after the effect the undo works; 0 if not declared
+	None    bool          // the effect needs no undo
 }
 
-// ReversalInput names what the expression of a [Reversal] sees of the effect
-// that is to be undone.
+// ReversalInput lists the fields of the effect that the expression of a [Reversal] can read.
 var ReversalInput = []string{
 	"payload", "response", "provider_ref", "key", "agent_run_id", "step_id", "tool_name", "business_scope",
 }
 
-// Backoff is Full Jitter (Brooker, "Exponential Backoff And Jitter", AWS
-// Architecture Blog, 2015): a uniformly random delay below a ceiling that
-// doubles with every try and never passes Cap.
+// Backoff is Full Jitter (Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015): a random delay,
+// uniform between 0 and a ceiling. The ceiling doubles with every try up to Cap.
 type Backoff struct {
 	Base time.Duration
 	Cap  time.Duration
 }
 
-// Delay is how long to wait after the given try (1 for the first). fraction is
-// a random number in [0, 1). retryAfter is a floor: the jitter comes on top, so
-// that a fleet which got the same Retry-After does not return in the same
-// second.
+// Delay returns how long to wait after the given try (1 for the first). fraction is a random number in [0, 1).
+// retryAfter is a lower bound, and the jitter is added to it, so that workers which got the same Retry-After do not
+// all return in the same second.
 func (b Backoff) Delay(try int, retryAfter time.Duration, fraction float64) time.Duration {
 	ceiling := b.ceiling(try)
 	jitter := min(time.Duration(fraction*float64(ceiling)), ceiling)

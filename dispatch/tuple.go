@@ -10,14 +10,14 @@ import (
 	"unicode/utf8"
 )
 
-// MaxPartBytes bounds each part of a tuple: a longer primary key would fail
-// the agent's own transaction at the index.
+// MaxPartBytes bounds each part of a tuple. A longer primary key would exceed the limit of the index and fail the
+// agent's own transaction.
 const MaxPartBytes = 255
 
-// ErrInvalidTuple says that a four-tuple cannot identify an intent.
+// ErrInvalidTuple means that a four-tuple cannot identify an intent.
 var ErrInvalidTuple = errors.New("invalid intent key")
 
-// Tuple identifies an intent: the primary key of the outbox.
+// Tuple identifies an intent. It is the primary key of the outbox.
 type Tuple struct {
 	AgentRunID    string
 	StepID        string
@@ -25,15 +25,13 @@ type Tuple struct {
 	BusinessScope string
 }
 
-// Provider is the part of the tool name before its first slash; a tool name
-// without one is its own provider.
+// Provider returns the part of the tool name before its first slash, or the whole name if there is no slash.
 func (t Tuple) Provider() string {
 	provider, _, _ := strings.Cut(t.ToolName, "/")
 	return provider
 }
 
-// Operation is the part of the tool name after its first slash; a tool name
-// without one is its own operation.
+// Operation returns the part of the tool name after its first slash, or the whole name if there is no slash.
 func (t Tuple) Operation() string {
 	provider, operation, found := strings.Cut(t.ToolName, "/")
 	if !found {
@@ -42,24 +40,23 @@ func (t Tuple) Operation() string {
 	return operation
 }
 
-// Qualifiers make keys differ where the same tuple means another effect. What is
-// zero does not enter a key.
+// Qualifiers make keys differ if the same tuple stands for another effect. A zero field does not enter a key.
 type Qualifiers struct {
 	Namespace  string // of the outbox, or of the provider: two outboxes may use one account
 	Tenant     string
-	Generation int // 2 after the first time that an operator asked for a new key
+	Generation int // 2 after the first new key that an operator asked for
 }
 
-// IdempotencyKey derives the key that an attempt carries upstream: the first 32 hex
-// digits of SHA-256 over the parts as netstrings (D. J. Bernstein, 1997), which no
-// two different tuples share. The SQL function outbox.idempotency_key computes the same.
+// IdempotencyKey derives the key that attempts send: the first 32 hex digits of SHA-256 over the parts as netstrings
+// (D. J. Bernstein, 1997). Different tuples never have the same netstrings. The SQL function outbox.idempotency_key
+// computes the same key.
 func (t Tuple) IdempotencyKey() string { return t.QualifiedKey(Qualifiers{}) }
 
-// QualifiedKey appends a netstring for each qualifier that is set, in the order of
-// the fields: ns=NAMESPACE, tenant=TENANT, gen=GENERATION. The four parts come first
-// and are always four, so no part can pass for a qualifier.
+// QualifiedKey appends a netstring for each qualifier that is set, in the order of the fields: ns=NAMESPACE,
+// tenant=TENANT, gen=GENERATION. The tuple always has four parts, which come first, so no part can be taken for a
+// qualifier.
 func (t Tuple) QualifiedKey(q Qualifiers) string {
-	netstrings := make([]byte, 0, 256) // on the stack: it is computed for every attempt
+	netstrings := make([]byte, 0, 256) // on the stack, since a key is computed for every attempt
 	for _, part := range t.parts() {
 		netstrings = appendNetstring(netstrings, "", part.value)
 	}
@@ -84,8 +81,8 @@ func appendNetstring(to []byte, tag, value string) []byte {
 	return append(to, ',')
 }
 
-// Validate reports every part that is empty, too long or not valid text,
-// joined, each wrapping ErrInvalidTuple. It never repeats a part's value.
+// Validate returns every part that is empty, too long or not valid text, joined, each wrapping ErrInvalidTuple. The
+// error never repeats a part's value.
 func (t Tuple) Validate() error {
 	var problems []error
 	for _, part := range t.parts() {

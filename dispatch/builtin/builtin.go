@@ -1,4 +1,4 @@
-// Package builtin is the one list of the adapters that drainer ships with.
+// Package builtin lists the adapters that are part of drainer.
 package builtin
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/webhook"
 )
 
-// Kinds lists the built-in adapters. The list is the caller's to extend.
+// Kinds returns the built-in adapters. The caller may extend the list.
 func Kinds() []dispatch.Kind {
 	return []dispatch.Kind{
 		exec.Kind(),

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// holdAddress binds a socket that never listens. Connections to it are refused,
-// and a listener of this process may share the address, as both allow reuse.
+// holdAddress binds a socket that never listens. Connections to it are refused. A listener of this process can share
+// the address, since both allow its reuse.
 func holdAddress() (address string, release func(), err error) {
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -4,8 +4,7 @@ package dispatchtest
 
 import "net"
 
-// holdAddress only finds an address that is free at the moment: elsewhere
-// a bound socket would keep listeners away.
+// holdAddress only finds an address that is free now. On this system a bound socket would prevent a listener there.
 func holdAddress() (address string, release func(), err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package dispatchtest holds the two sides of a dispatch for tests: the
-// conformance kit, which tries out an adapter, and a simulated provider, which
-// fails in every known way and keeps an honest ledger of its effects.
+// Package dispatchtest holds both sides of a dispatch for tests: the conformance kit, which tests an adapter, and a
+// simulated provider, which fails in every known way and records its effects in a ledger.
 //
 // # Conformance
 //
@@ -10,14 +9,13 @@
 //	                                        ▼
 //	                                     []Check
 //
-// [Conform] runs every [Trial] against a fresh counterpart and a fresh adapter.
-// A trial brings the counterpart into a [Situation] and asks for one kind of
-// evidence. After each trial, every dispatch of it is judged: it returned, did
-// not change its request, sent at most one message, gave a result that can be
-// stored and shows no secret, and left nothing running.
+// [Conform] runs every [Trial] with a fresh counterpart and a fresh adapter. A trial puts the counterpart into a
+// [Situation] and checks one kind of evidence. After each trial, all its dispatches are judged: each must return,
+// leave its request unchanged, send at most one message and give a result that can be stored and shows no secret.
+// The adapter must leave nothing running.
 //
-// [Installed] asks the same of an adapter that is configured already, whose
-// counterpart cannot be made to misbehave. `drainer verify adapter` uses it.
+// [Installed] makes similar checks for an adapter with a real configuration, whose counterpart cannot be made to
+// fail. `drainer verify adapter` uses it.
 //
 // # Simulated provider
 //
@@ -25,10 +23,9 @@
 //	   by plan: a Fault              │ no
 //	                                 └──▶ act ──ledger──▶ reply, or lose it
 //
-// GET reads and has no effect. PUT sets, so that repeating it has none either.
-// POST acts, once under its Idempotency-Key. GET /effects/{key} is the lookup:
-// it says from the ledger whether a key had its effect. [SimulatedProvider] is
-// an http.Handler; tests serve it with [Serve].
+// GET reads and has no effect. PUT sets a value, so a repeated PUT has no further effect. POST has an effect, once
+// for each Idempotency-Key. GET /effects/{key} is the lookup: it reports from the ledger whether a key had its
+// effect. [SimulatedProvider] is an http.Handler, and tests serve it with [Serve].
 package dispatchtest
 
 import (
@@ -51,8 +48,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// Conform holds an adapter to what the engine takes for granted, one subtest a
-// trial, each with a counterpart and an adapter of its own.
+// Conform checks that an adapter behaves as the engine expects. Each trial is a subtest with its own counterpart and
+// adapter.
 func Conform(t *testing.T, subject Subject) {
 	t.Helper()
 	t.Run("excuses", func(t *testing.T) { report(t, subject.Excuses()) })
@@ -80,16 +77,15 @@ func report(t *testing.T, checks ...Check) {
 	}
 }
 
-// Subject is an adapter, and how to start a counterpart for it.
+// Subject is an adapter, and the function that starts a counterpart for it.
 type Subject struct {
 	Kind   dispatch.Kind
-	Class  dispatch.Class                 // of the tool under test; if empty, key_idempotent or the most that Kind can promise
-	Start  func(t *testing.T) Counterpart // a fresh and real counterpart, which ends with t.Cleanup
-	Cannot map[Situation]string           // situations that the protocol does not know, each with its reason
+	Class  dispatch.Class                 // of the tool under test; "" for key_idempotent, or for the best class of Kind
+	Start  func(t *testing.T) Counterpart // returns a fresh and real counterpart, which ends with t.Cleanup
+	Cannot map[Situation]string           // situations that the protocol does not have, each with its reason
 
-	// Patience is how long anything may take that nothing holds up; 10 s if
-	// zero. A tenth of it is the deadline of a request that gets no answer,
-	// a quarter what "soon" means.
+	// Patience is how long anything may take without an obstacle; 10 s if zero. A tenth of it is the deadline of a
+	// request that gets no answer. A quarter of it is the limit for "soon".
 	Patience time.Duration
 }
 
@@ -99,24 +95,23 @@ type Counterpart struct {
 	Tool     string // the tool's block, as YAML
 	Payload  json.RawMessage
 	Exact    json.RawMessage // optional: another payload that it accepts, whose numbers must arrive digit for digit
-	TLS      *tls.Config     // optional: what TLS sessions begin with, e.g. with the counterpart's authority
-	Secrets  []string        // what stands in the blocks and must show nowhere
+	TLS      *tls.Config     // optional: the TLS settings of a client, e.g. with the counterpart's authority
+	Secrets  []string        // values of the blocks that must not be shown anywhere
 
-	// Received returns every request that arrived so far, in any order, however it
-	// ended.
+	// Received returns every request that has arrived so far, in any order, whatever its outcome was.
 	Received func() []Message
-	// Enter returns once the counterpart behaves so, to what comes from now on.
+	// Enter changes the situation for all later requests, and returns once it has changed.
 	Enter func(Situation)
 }
 
-// Message is a request that arrived. Body leaves out what the protocol numbers
-// or dates again each time, so that it is the same for the same request.
+// Message is a request that arrived. Body does not contain the numbers and times that the protocol changes in each
+// message, so the same request always has the same Body.
 type Message struct {
-	Key  string // the idempotency key, as the protocol carries it; empty if it carries none
+	Key  string // the idempotency key in the protocol's form; "" if the message carries none
 	Body []byte
 }
 
-// problem names a missing field that the kit needs.
+// problem names a required field that is missing.
 func (c Counterpart) problem() string {
 	switch {
 	case c.Received == nil:
@@ -146,18 +141,17 @@ func (s Subject) class() dispatch.Class {
 	})
 }
 
-// byPromise goes from the least that a class promises to the most that an
-// adapter can do for it.
+// byPromise orders the classes by how much of their promise an adapter must keep, the least first.
 var byPromise = []dispatch.Class{dispatch.NonIdempotent, dispatch.ReadOnly, dispatch.NaturallyIdempotent, dispatch.KeyIdempotent}
 
 func (s Subject) carriesKeys() bool { return s.class() == dispatch.KeyIdempotent }
 
 func (s Subject) patience() time.Duration { return cmp.Or(s.Patience, 10*time.Second) }
 
-// soon is how long it may take to notice an end.
+// soon is how long a dispatch may take to notice an end.
 func (s Subject) soon() time.Duration { return s.patience() / 4 }
 
-// moment is enough for a request to leave, and the deadline where no answer comes.
+// moment is long enough to send a request. It is the deadline of a request that gets no answer.
 func (s Subject) moment() time.Duration { return s.patience() / 10 }
 
 func (s Subject) spec(c Counterpart, timeout time.Duration, network dispatch.Network) dispatch.Spec {
@@ -174,46 +168,43 @@ func (s Subject) spec(c Counterpart, timeout time.Duration, network dispatch.Net
 	}
 }
 
-// Situation is how a counterpart behaves towards requests. Each comment below
-// ends with the outcome that an adapter must report.
+// Situation is how a counterpart handles requests. Each comment below ends with the outcome that an adapter must
+// report.
 type Situation string
 
 const (
-	// Answering is how a counterpart starts, and how it recovers: it takes a
-	// request and says that it is done.
+	// Answering is the first situation, and the situation after a recovery: the counterpart accepts a request and
+	// reports success.
 	Answering Situation = "answering"
-	// Unreachable: nothing listens, and open connections are cut. not_sent, or
-	// ambiguous on a connection that was open.
+	// Unreachable means that nothing listens and open connections are closed. not_sent, or ambiguous on a connection
+	// that was open.
 	Unreachable Situation = "unreachable"
-	// Throttling: it refuses for now, without an effect. throttled.
+	// Throttling means a refusal for now, without an effect. throttled.
 	Throttling Situation = "throttling"
-	// Rejecting: it refuses for good, without an effect. rejected.
+	// Rejecting means a final refusal, without an effect. rejected.
 	Rejecting Situation = "rejecting"
-	// Severing: it takes the request and hangs up without an answer. ambiguous.
-	Severing Situation = "severing"
-	// Busy: it says that it is still at an earlier attempt under the same key.
-	// in_flight.
-	Busy Situation = "busy"
-	// Silent: it takes the request and never answers. ambiguous, soon after the
-	// deadline.
-	Silent Situation = "silent"
-	// Babbling: it takes the request, and its answer breaks the protocol.
+	// Severing means that the counterpart accepts the request and closes the connection without an answer.
 	// ambiguous.
+	Severing Situation = "severing"
+	// Busy means that the counterpart still works on an earlier attempt with the same key. in_flight.
+	Busy Situation = "busy"
+	// Silent means that the counterpart accepts the request and never answers. ambiguous, soon after the deadline.
+	Silent Situation = "silent"
+	// Babbling means that the counterpart accepts the request, and its answer breaks the protocol. ambiguous.
 	Babbling Situation = "babbling"
-	// Forbidden is made by the kit, and no counterpart enters it: the network
-	// refuses every connection with [dispatch.ErrEgressRefused]. not_sent. Only an
-	// adapter that makes no TCP connection can be excused.
+	// Forbidden means that the network refuses every connection with [dispatch.ErrEgressRefused]. not_sent. The kit
+	// itself makes this situation, so no counterpart enters it. Only an adapter without TCP connections can be
+	// excused from it.
 	Forbidden Situation = "forbidden"
 )
 
-// Situations lists those that an adapter is tried in, or excused from.
+// Situations lists the situations in which an adapter is tested, or from which it is excused.
 func Situations() []Situation {
 	return []Situation{Unreachable, Throttling, Rejecting, Severing, Busy, Silent, Babbling, Forbidden}
 }
 
-// evidence lists the outcomes that are right for a situation on a working
-// connection. A request to a counterpart that has just gone may have got as far
-// as the kernel, so there is room for doubt.
+// evidence lists the right outcomes for a situation on a working connection. A request to a counterpart that has
+// just become unreachable may have been given to the kernel, so its outcome may be ambiguous.
 var evidence = map[Situation][]dispatch.Outcome{
 	Unreachable: {dispatch.NotSent, dispatch.Ambiguous},
 	Throttling:  {dispatch.Throttled},
@@ -224,7 +215,7 @@ var evidence = map[Situation][]dispatch.Outcome{
 	Babbling:    {dispatch.Ambiguous},
 }
 
-// checkExcuses wants a reason for each situation that is left out.
+// checkExcuses demands a reason for each situation that the subject cannot enter.
 func checkExcuses(excuses map[Situation]string) Check {
 	var problems []error
 	for _, situation := range slices.Sorted(maps.Keys(excuses)) {
@@ -241,16 +232,16 @@ func checkExcuses(excuses map[Situation]string) Check {
 	return found("excuses", true, fmt.Sprintf("%d of %d situations", len(excuses), len(Situations())), "a reason for each situation that the protocol does not know", "")
 }
 
-// Trial is one thing to find out about an adapter.
+// Trial is one test of an adapter.
 type Trial struct {
 	Name      string
-	situation Situation     // that it cannot do without; empty if it needs none
-	timeout   time.Duration // the adapter's own; patience where it is not what is tried
-	unbuilt   bool          // it builds adapters itself
+	situation Situation     // the situation that it needs; "" for none
+	timeout   time.Duration // the adapter's own timeout; zero for patience
+	unbuilt   bool          // the trial builds its adapters itself
 	run       func(*bench) []Check
 }
 
-// Trials lists what there is to find out about the subject.
+// Trials lists all trials of the subject.
 func (s Subject) Trials() []Trial {
 	trials := []Trial{
 		{Name: "building", run: building, unbuilt: true},
@@ -271,10 +262,10 @@ func (s Subject) Trials() []Trial {
 	return trials
 }
 
-// Excuses judges the situations that the subject leaves out.
+// Excuses checks the reasons for the situations that the subject cannot enter.
 func (s Subject) Excuses() Check { return checkExcuses(s.Cannot) }
 
-// Run makes the trial on a fresh bench.
+// Run runs the trial on a fresh bench.
 func (s Subject) Run(t *testing.T, trial Trial) []Check {
 	t.Helper()
 	if why := s.Cannot[trial.situation]; why != "" {
@@ -293,8 +284,8 @@ func (s Subject) Run(t *testing.T, trial Trial) []Check {
 	return append(trial.run(bench), bench.manners()...)
 }
 
-// warm uses an adapter once, for nothing. What a library starts once in a
-// process, and keeps, starts here, so that it does not count as a leak.
+// warm uses an adapter once before the trials. So goroutines that a library starts once in a process, and keeps, do
+// not count as a leak.
 func (s Subject) warm(t *testing.T) {
 	bench := s.set(t)
 	if bench.problem() != "" || bench.build(s.patience()) != nil {
@@ -304,7 +295,7 @@ func (s Subject) warm(t *testing.T) {
 	_ = bench.close()
 }
 
-// Build returns an adapter that the end of the test closes.
+// Build returns an adapter that is closed at the end of the test.
 func Build[A dispatch.Adapter](t testing.TB, build func(dispatch.Spec) (A, error), spec dispatch.Spec) A {
 	t.Helper()
 	adapter, err := build(spec)
@@ -321,13 +312,13 @@ func Build[A dispatch.Adapter](t testing.TB, build func(dispatch.Spec) (A, error
 	return adapter
 }
 
-// Intent is the first attempt at one step of a run, whose key no other step has.
+// Intent returns the first attempt at one step of a run. Each step has a different key.
 func Intent(tool, step, payload string) dispatch.Request {
 	tuple := dispatch.Tuple{AgentRunID: "run-001", StepID: step, ToolName: tool, BusinessScope: "invoice_442"}
 	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Payload: json.RawMessage(payload), Attempt: 1}
 }
 
-// Expect reports a result of another outcome or error class.
+// Expect fails the test if a result has another outcome or error class.
 func Expect(t testing.TB, got dispatch.Result, outcome dispatch.Outcome, class string) {
 	t.Helper()
 	if got.Outcome != outcome || got.ErrorClass != class {
@@ -335,8 +326,8 @@ func Expect(t testing.TB, got dispatch.Result, outcome dispatch.Outcome, class s
 	}
 }
 
-// ExpectWhole has a provider repeat a long token at several places of its words. An adapter
-// passes the token on whole, for a part of it would not be recognised.
+// ExpectWhole lets a provider repeat a long token at several places of its text. The adapter must pass the token on
+// as a whole, since a part of it would not be recognised as a secret.
 func ExpectWhole(t testing.TB, answer func(words string) dispatch.Result) {
 	t.Helper()
 	const beginning = "sk_live_"
@@ -361,11 +352,11 @@ func ExpectWhole(t testing.TB, answer func(words string) dispatch.Result) {
 	}
 }
 
-// Mistakes are blocks of a provider and of its tool that an adapter must refuse
-// in words that hold Says, and no value of theirs that is called canary.
+// Mistakes are blocks of a provider and of its tool that an adapter must refuse. The error must contain Says, and no
+// value that contains "canary".
 type Mistakes = map[string]struct{ Settings, Tool, Says string }
 
-// Refuses builds an adapter of each.
+// Refuses builds an adapter from each of the mistakes, and checks the error.
 func Refuses(t *testing.T, kind dispatch.Kind, mistakes Mistakes) {
 	t.Helper()
 	for name, mistake := range mistakes {
@@ -380,8 +371,7 @@ func Refuses(t *testing.T, kind dispatch.Kind, mistakes Mistakes) {
 	}
 }
 
-// ConnectsTo compares where an adapter of each provider's block says that it
-// connects to.
+// ConnectsTo compares the destinations that an adapter of each provider's block reports with the expected ones.
 func ConnectsTo(t *testing.T, kind dispatch.Kind, destinations map[string][]dispatch.Destination) {
 	t.Helper()
 	for settings, want := range destinations {
@@ -392,8 +382,8 @@ func ConnectsTo(t *testing.T, kind dispatch.Kind, destinations map[string][]disp
 	}
 }
 
-// Block is a block of configuration as a user writes it. It is strict, and its
-// errors say where, but repeat nothing: what an adapter adds is then its own.
+// Block is a block of configuration as a user writes it. Its decoding is strict. Its errors name the place but
+// repeat no value, so a value in an error of New comes from the adapter itself.
 func Block(text string) dispatch.Block { return block(text) }
 
 type block string

@@ -15,10 +15,10 @@ import (
 
 const canary = "canary-5f1c"
 
-// canaries stand where a value was: as words, and as what no parser takes.
+// canaries replace the values of a configuration: a word, and a text that no parser accepts.
 var canaries = []string{canary, canary + " {(%zz:// \\"}
 
-// building asks how New takes what stands in the configuration.
+// building checks how New handles the configuration.
 func building(b *bench) []Check {
 	checks := []Check{
 		b.decodes("settings", b.Settings, b.subject.Kind.Settings),
@@ -33,7 +33,7 @@ func building(b *bench) []Check {
 	)
 }
 
-// decodes asks whether the published shape is the real one.
+// decodes checks that the published type of a block can decode it.
 func (b *bench) decodes(name, text string, shape any) Check {
 	if shape == nil {
 		return found(name+" shape", false, "nil", "a zero value of the block", "without it the configuration schema does not know the block")
@@ -58,7 +58,7 @@ func (b *bench) connectsToNothing() []Check {
 	return append(checks, b.recovery(), closed(b.close()), left(b.owner.awaitNone(b.subject.soon())))
 }
 
-// with builds from blocks of which one was changed, and closes the adapter.
+// with builds an adapter from blocks, one of which was changed, and closes the adapter.
 func (b *bench) with(choose func(*Counterpart) *string, text string) error {
 	changed := &bench{Counterpart: b.Counterpart, subject: b.subject, network: &network{}, owner: newOwner(), run: b.run}
 	*choose(&changed.Counterpart) = text
@@ -79,8 +79,8 @@ func (b *bench) refusesUnknown(name string, choose func(*Counterpart) *string) C
 	return found(name, err != nil, words(err, "accepted"), expected, advice)
 }
 
-// complainsDiscreetly breaks one value after the other. New may accept it; if
-// not, it must not repeat it.
+// complainsDiscreetly replaces one value after the other by a canary. New may accept it. Otherwise its error must
+// not repeat the value.
 func (b *bench) complainsDiscreetly(name string, choose func(*Counterpart) *string) Check {
 	const expected = "errors that repeat no value"
 	fields, err := fieldsOf(*choose(&b.Counterpart))
@@ -98,7 +98,7 @@ func (b *bench) complainsDiscreetly(name string, choose func(*Counterpart) *stri
 	return found(name, indiscreet == 0, fmt.Sprintf("%d blocks broken, %d values repeated", broken, indiscreet), expected, "name the field, and what is wrong with it; wrapped errors of parsers repeat their input")
 }
 
-// eachBroken puts canaries where one scalar after the other was.
+// eachBroken replaces one scalar after the other by each canary, and calls try each time.
 func eachBroken(value any, try func()) {
 	replace := func(part any, set func(any)) {
 		switch part.(type) {
@@ -124,7 +124,7 @@ func eachBroken(value any, try func()) {
 	}
 }
 
-// fieldsOf is never nil, even for a block that was left out.
+// fieldsOf returns a map that is not nil, even for an empty block.
 func fieldsOf(text string) (map[string]any, error) {
 	fields := map[string]any{}
 	err := yaml.Unmarshal([]byte(text), &fields)
@@ -134,7 +134,7 @@ func fieldsOf(text string) (map[string]any, error) {
 	return fields, err
 }
 
-// written is JSON, which YAML contains and which needs no care with quotes.
+// written returns JSON, which is also YAML and needs no rules for quotes.
 func written(fields map[string]any) string {
 	text, err := json.Marshal(fields)
 	if err != nil {
@@ -143,7 +143,7 @@ func written(fields map[string]any) string {
 	return string(text)
 }
 
-// words show an error of New, which is to repeat no value.
+// words returns the text of an error of New, which must repeat no value.
 func words(err error, otherwise string) string {
 	if err == nil {
 		return otherwise
@@ -151,15 +151,14 @@ func words(err error, otherwise string) string {
 	return err.Error()
 }
 
-// adapterOutcomes are those that an adapter may report; the others are the
-// engine's.
+// adapterOutcomes are the outcomes that an adapter may report. Only the engine reports the others.
 var adapterOutcomes = []dispatch.Outcome{
 	dispatch.Completed, dispatch.NotSent, dispatch.Throttled, dispatch.Rejected, dispatch.CredentialsRefused, dispatch.Forbidden,
 	dispatch.Absent, dispatch.Ambiguous, dispatch.InFlight,
 }
 
-// strangeRequests asks for what no agent should, and some will. Any outcome
-// will do but a panic.
+// strangeRequests sends requests that no agent should make, but some will. Every outcome of an adapter is right. A
+// panic is not.
 func strangeRequests(b *bench) []Check {
 	checks := []Check{b.unknownOperation()}
 	for _, strange := range b.strange() {
@@ -208,14 +207,14 @@ func (b *bench) strange() []strange {
 	return all
 }
 
-const deep = 9000 // encoding/json reads 10,000 levels
+const deep = 9000 // encoding/json accepts 10,000 levels
 
 type document struct {
 	name     string
 	document json.RawMessage
 }
 
-// strangePayloads are made when they are asked for: this package is part of the daemon.
+// strangePayloads makes the payloads at each call, because this package is part of the daemon.
 func strangePayloads() []document {
 	return []document{
 		{"no payload", nil},
@@ -233,7 +232,7 @@ func strangePayloads() []document {
 	}
 }
 
-// strangeTexts all fit a part of a tuple.
+// strangeTexts can all be a part of a tuple.
 var strangeTexts = []struct{ name, text string }{
 	{"line ends", "a\r\nX-Injected: 1\r\n\r\nb"},
 	{"unicode", "ключ 鍵 🔑 \u202e\ufeff é"},
@@ -253,8 +252,7 @@ var strangeHeaders = []struct {
 	}},
 }
 
-// reword puts a text wherever the document has one, so that a payload stays
-// in shape while what it says is strange.
+// reword replaces all texts of a document, so that the payload keeps its form and has strange values.
 func reword(document json.RawMessage, text string) json.RawMessage {
 	decoder := json.NewDecoder(bytes.NewReader(document))
 	decoder.UseNumber()

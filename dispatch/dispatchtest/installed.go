@@ -15,23 +15,23 @@ import (
 	storable "github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-// Installed is an adapter that is configured already. Its counterpart behaves
-// as it does, and what is sent has its effect.
+// Installed is an adapter with a real configuration. Its counterpart cannot be directed, and requests have real
+// effects.
 type Installed struct {
 	Provider string
 	Adapter  dispatch.Adapter
 	Tools    map[string]dispatch.Class // by operation
 	Timeout  time.Duration             // the longest one dispatch may take
-	Secrets  []string                  // what the configuration got from elsewhere and must not show
+	Secrets  []string                  // secrets of the configuration, which no result may show
 }
 
 // grace is how long after its timeout a dispatch may return.
 const grace = 5 * time.Second
 
-// Report holds the findings about one adapter.
+// Report holds the checks of one adapter.
 type Report struct {
 	Provider string  `json:"provider"`
-	Tool     string  `json:"tool,omitempty"` // empty where nothing was sent
+	Tool     string  `json:"tool,omitempty"` // "" if nothing was sent
 	Passed   bool    `json:"passed"`
 	Checks   []Check `json:"checks"`
 }
@@ -47,7 +47,7 @@ func (i Installed) Quiet(ctx context.Context) Report {
 	return i.report("", append(checks, s.end()...))
 }
 
-// Live asks that too, and then sends, with real effects. It closes the adapter.
+// Live makes the checks of Quiet and then sends requests, with real effects. It closes the adapter.
 func (i Installed) Live(ctx context.Context, plan LivePlan) Report {
 	s := newSession(ctx, i)
 	checks := append(s.quiet(), s.live(plan)...)
@@ -59,7 +59,7 @@ type session struct {
 	Installed
 	ctx   context.Context
 	owner owner
-	run   string // unlike that of any other session
+	run   string // differs from every other session
 	seen  []Seen
 }
 
@@ -67,13 +67,13 @@ func newSession(ctx context.Context, installed Installed) *session {
 	return &session{Installed: installed, ctx: ctx, owner: newOwner(), run: uuid.NewString()}
 }
 
-// request is an attempt at an intent that no other step has.
+// request returns an attempt at an intent that no other step has.
 func (s *session) request(operation, step string) dispatch.Request {
 	tuple := dispatch.Tuple{AgentRunID: "verify-adapter-" + s.run, StepID: step, ToolName: s.Provider + "/" + operation, BusinessScope: "verify-adapter"}
 	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Attempt: 1, Headers: traceContext()}
 }
 
-// dispatch makes one attempt with a limit of its own.
+// dispatch makes one attempt within a limit.
 func (s *session) dispatch(request dispatch.Request, limit time.Duration) Seen {
 	ctx, cancel := context.WithTimeout(s.ctx, limit)
 	defer cancel()
@@ -97,11 +97,11 @@ func (s *session) quiet() []Check {
 	}
 }
 
-// Handshake is the name of the check that reaches the other side of an adapter.
+// Handshake is the name of the check that connects to the adapter's counterpart.
 const Handshake = "handshake"
 
-// handshake lets the adapter start or reach its counterpart. Where it has no way to
-// do that without an intent, nothing is known of the other side.
+// handshake makes the adapter start or reach its counterpart. If the adapter cannot do that without an intent, the
+// check is skipped.
 func (s *session) handshake() Check {
 	const name, expected = Handshake, "the other side answers, and offers every tool"
 	greeter, greets := s.Adapter.(dispatch.Greeter)
@@ -122,17 +122,17 @@ func (s *session) handshake() Check {
 	return check
 }
 
-// longestDetail bounds the words that are shown of an adapter, in characters.
+// longestDetail is the longest detail of a problem that is shown, in characters.
 const longestDetail = 300
 
-// greeting observes a handshake as if it were a dispatch.
+// greeting makes a handshake look like a dispatch, so that observe can run it.
 type greeting struct{ dispatch.Greeter }
 
 func (g greeting) Dispatch(ctx context.Context, _ dispatch.Request) dispatch.Result {
 	return g.Greet(ctx)
 }
 
-// unsentQuestions need a dispatch that is sent.
+// unsentQuestions returns the checks that need a sent request, as skipped.
 func unsentQuestions() (all []Check) {
 	for _, question := range []struct{ name, expected string }{
 		{"first call", "completed"},
@@ -145,8 +145,7 @@ func unsentQuestions() (all []Check) {
 	return all
 }
 
-// cancelled asks about the tool that would do the least, should the adapter
-// send it all the same.
+// cancelled uses the tool of the safest class, in case the adapter sends the request anyway.
 func (s *session) cancelled() Check {
 	tools := make([]string, 0, len(s.Tools))
 	for operation := range s.Tools {
@@ -166,7 +165,7 @@ func (s *session) cancelled() Check {
 	return unwanted("cancelled before", s.dispatchUntil(ctx, request, 0))
 }
 
-// end judges all dispatches, closes the adapter and looks at what it left.
+// end judges all dispatches, closes the adapter and checks for goroutines that remain.
 func (s *session) end() []Check {
 	checks := append(judge(s.seen), s.discretion())
 	if slices.ContainsFunc(s.seen, func(seen Seen) bool { return seen.Hung }) {
@@ -179,13 +178,13 @@ func (s *session) end() []Check {
 	return append(checks, ended, left(s.owner.awaitNone(grace)))
 }
 
-// longSecrets can be told from ordinary words.
+// longSecrets returns the secrets that are long enough not to be ordinary words.
 func (s *session) longSecrets() []string {
 	return slices.DeleteFunc(slices.Clone(s.Secrets), func(secret string) bool { return len(secret) < canaryLength })
 }
 
-// discretion checks that results repeat no secret. It separates the adapter's
-// words from its counterpart's.
+// discretion checks that results repeat no secret. A secret in the adapter's own text is a failure, and in the
+// counterpart's response a warning.
 func (s *session) discretion() Check {
 	secrets := s.longSecrets()
 	const name, expected = "no secret of the configuration", "a result that repeats none"
@@ -207,10 +206,10 @@ type LivePlan struct {
 	Concurrent int // intents at once, each with its effect
 }
 
-// tinyDeadline is over before nearly any answer can come.
+// tinyDeadline ends before nearly any answer can arrive.
 const tinyDeadline = 100 * time.Microsecond
 
-// Calls is the most that Live sends to a tool of that class.
+// Calls returns the most requests that Live sends to a tool of that class.
 func (p LivePlan) Calls(class dispatch.Class) int {
 	calls := 2 + p.Concurrent
 	if class != dispatch.NonIdempotent {
@@ -219,8 +218,7 @@ func (p LivePlan) Calls(class dispatch.Class) int {
 	return calls
 }
 
-// live stops after a first call that does not succeed: what follows would
-// prove nothing.
+// live stops if the first call does not succeed: then the other calls would prove nothing.
 func (s *session) live(plan LivePlan) []Check {
 	first := s.send(plan, "first")
 	checks := []Check{firstCall(first)}
@@ -244,8 +242,7 @@ func (s *session) planned(plan LivePlan, step string) dispatch.Request {
 	return request
 }
 
-// unavailable are outcomes that show the counterpart's state, not the
-// adapter's.
+// unavailable are outcomes that depend on the state of the counterpart, not on the adapter.
 var unavailable = []dispatch.Outcome{dispatch.NotSent, dispatch.Throttled, dispatch.Ambiguous, dispatch.InFlight}
 
 func firstCall(seen Seen) Check {
@@ -256,7 +253,7 @@ func firstCall(seen Seen) Check {
 	return check
 }
 
-// sameCall repeats a call under its key, as the engine does after doubt.
+// sameCall repeats a call under its key, as the engine does after an ambiguous outcome.
 func (s *session) sameCall(plan LivePlan, first Seen) Check {
 	const name = "same call again"
 	class := s.Tools[plan.Operation]
@@ -280,7 +277,7 @@ func (s *session) sameCall(plan LivePlan, first Seen) Check {
 	return check
 }
 
-// callsAtOnce starts different intents together.
+// callsAtOnce sends different intents at the same time.
 func (s *session) callsAtOnce(plan LivePlan) Check {
 	together := make([]Seen, plan.Concurrent)
 	start := make(chan struct{})

@@ -13,7 +13,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// Check is one question and its answer.
+// Check is one question about an adapter and its answer.
 type Check struct {
 	Name     string  `json:"name"`
 	Verdict  Verdict `json:"verdict"`
@@ -22,23 +22,23 @@ type Check struct {
 	Advice   string  `json:"advice,omitempty"`
 }
 
-// Verdict says what a check found.
+// Verdict is the result of a check.
 type Verdict string
 
 const (
 	OK        Verdict = "ok"
-	Warning   Verdict = "warning"    // not as it should be, but no effect is at risk
-	Failed    Verdict = "failed"     // what was promised does not hold
-	Skipped   Verdict = "not run"    // nothing was asked about it
-	NoVerdict Verdict = "no verdict" // the other side could not be asked
+	Warning   Verdict = "warning"    // not as expected, but no effect is at risk
+	Failed    Verdict = "failed"     // a promise is not kept
+	Skipped   Verdict = "not run"    // the check was not made
+	NoVerdict Verdict = "no verdict" // the counterpart could not be reached or did not answer
 )
 
-// Passed reports whether everything that was asked could be asked, and held.
+// Passed reports whether every check that was made got an answer and passed.
 func Passed(checks []Check) bool {
 	return !slices.ContainsFunc(checks, func(c Check) bool { return c.Verdict == Failed || c.Verdict == NoVerdict })
 }
 
-// found is a check that passes by what was seen.
+// found makes a check that passes if holds is true.
 func found(name string, holds bool, seen, expected, advice string) Check {
 	check := Check{Name: name, Verdict: OK, Seen: seen, Expected: expected}
 	if !holds {
@@ -51,18 +51,17 @@ func skipped(name, expected, why string) Check {
 	return Check{Name: name, Verdict: Skipped, Seen: "nothing", Expected: expected, Advice: why}
 }
 
-// manners judges what holds of every dispatch and of every adapter, whatever
-// the trial was about. It closes the adapter.
+// manners checks the rules of every dispatch and of every adapter, in any trial. It closes the adapter.
 func (b *bench) manners() []Check {
 	seen := b.seen()
 	checks := append(judge(seen), discreet(seen, b.Secrets))
 	if slices.ContainsFunc(seen, func(s Seen) bool { return s.Hung }) {
-		return checks // it cannot be closed while a dispatch is under way
+		return checks // the adapter cannot be closed while a dispatch is under way
 	}
 	return append(checks, b.messages(seen), closed(b.close()), left(b.owner.awaitNone(b.subject.soon())), b.connectionsLeft())
 }
 
-// judge holds dispatches to what is true of any.
+// judge checks the rules of every dispatch.
 func judge(seen []Seen) []Check {
 	return []Check{
 		each(seen, "returns", "every dispatch", "Dispatch must return soon after ctx ends", func(s Seen) bool { return !s.Hung }),
@@ -77,7 +76,7 @@ func discreet(seen []Seen, secrets []string) Check {
 	return each(seen, "no secret", "a result that repeats none", "results are stored and shown: name the kind of a failure, in words of your own", func(s Seen) bool { return !repeats(s, secrets) })
 }
 
-// each is one check of all dispatches; it shows the first that fails it.
+// each makes one check over all dispatches. It shows the first dispatch that fails it.
 func each(seen []Seen, name, expected, advice string, holds func(Seen) bool) Check {
 	for _, s := range seen {
 		if !holds(s) {
@@ -87,7 +86,7 @@ func each(seen []Seen, name, expected, advice string, holds func(Seen) bool) Che
 	return found(name, true, fmt.Sprintf("%d dispatches", len(seen)), expected, "")
 }
 
-// outline leaves out what an adapter says in words: that may be the secret.
+// outline describes a dispatch without the adapter's own text, which may contain the secret.
 func outline(s Seen) string {
 	if s.Hung || s.Panic != "" {
 		return s.String()
@@ -100,16 +99,15 @@ var errorClass = regexp.MustCompile(`^[a-z0-9_]{1,64}$`)
 func wellFormed(s Seen) bool {
 	switch {
 	case s.Hung || s.Panic != "":
-		return true // it has no result to judge
+		return true // there is no result to judge
 	case !slices.Contains(adapterOutcomes, s.Result.Outcome) || s.Result.RetryAfter < 0:
 		return false
 	}
 	return s.Result.Outcome == dispatch.Completed && s.Result.ErrorClass == "" || errorClass.MatchString(s.Result.ErrorClass)
 }
 
-// messages holds the counterpart's side against the adapter's: nothing that
-// was not sent arrived, nothing arrived twice, and nothing that is done never
-// arrived.
+// messages compares the messages that the counterpart received with the adapter's results. An unsent message must
+// not arrive, no message may arrive twice, and a completed intent must have arrived.
 func (b *bench) messages(seen []Seen) Check {
 	sent, done := 0, map[string]bool{}
 	for _, s := range seen {
@@ -150,8 +148,8 @@ func (b *bench) connectionsLeft() Check {
 	return found("connections", open == 0, fmt.Sprintf("%d open", open), "none left after Close", "close what DialContext opened")
 }
 
-// canaryLength is how long a text of a payload must be to be looked for: a
-// shorter one may stand in an error class by chance.
+// canaryLength is how long a text of a payload must be for a search in results, in bytes. A shorter text may occur
+// in an error class by chance.
 const canaryLength = 8
 
 // repeats reports whether a result contains a credential, or whether its error
@@ -161,7 +159,7 @@ func repeats(s Seen, secrets []string) bool {
 	return containsAny(everything(s.Result), secrets) || containsAny(complaint(s.Result), confided(s.Request))
 }
 
-// complaint is the text of a failure in a result.
+// complaint returns the text of a failure in a result.
 func complaint(r dispatch.Result) string {
 	if r.Problem == nil {
 		return r.ErrorClass
@@ -171,14 +169,14 @@ func complaint(r dispatch.Result) string {
 
 func everything(r dispatch.Result) string {
 	words := []string{complaint(r), r.ProviderRef, string(r.Response)}
-	words = append(words, textsIn(r.Response)...) // free of JSON's escapes
+	words = append(words, textsIn(r.Response)...) // without JSON's escapes
 	for name, value := range r.ResponseHeaders {
 		words = append(words, name, value)
 	}
 	return strings.Join(words, "\n")
 }
 
-// confided lists the values of an agent's request.
+// confided lists the values of an agent's request that results must not repeat.
 func confided(request dispatch.Request) []string {
 	var texts []string
 	for _, text := range append(textsIn(request.Payload), request.IdempotencyKey, request.Tuple.AgentRunID) {
@@ -189,7 +187,7 @@ func confided(request dispatch.Request) []string {
 	return texts
 }
 
-// textsIn lists the strings of a document, names among them.
+// textsIn lists the strings of a document, including names.
 func textsIn(document json.RawMessage) (texts []string) {
 	decoder := json.NewDecoder(bytes.NewReader(document))
 	decoder.UseNumber()
@@ -213,8 +211,8 @@ func containsAny(text string, parts []string) bool {
 	return false
 }
 
-// fitsColumns reports whether Postgres takes a result: text holds neither NUL
-// nor broken UTF-8, and jsonb no NUL either, however it is written.
+// fitsColumns reports whether Postgres can store a result: text must be valid UTF-8 without NUL, and jsonb must not
+// contain a NUL in any form.
 func fitsColumns(s Seen) bool {
 	words := []string{s.Result.ErrorClass, s.Result.ProviderRef}
 	for name, value := range s.Result.ResponseHeaders {

@@ -16,27 +16,26 @@ import (
 	"time"
 )
 
-// Entry is one line of a ledger: a request that came in, an effect that
-// happened, or something else that a key brings from now on.
+// Entry is one line of a ledger: a request that arrived, an effect, or an answer that a key returns from now on.
 type Entry struct {
 	Kind   string          `json:"kind"` // "request", "lookup", "effect" or "answer"
 	At     time.Time       `json:"at"`
-	Key    string          `json:"key"` // the idempotency key, "" without one
+	Key    string          `json:"key"` // "" without an idempotency key
 	Method string          `json:"method,omitempty"`
 	Path   string          `json:"path,omitempty"`
-	ID     string          `json:"id,omitempty"`      // of the effect
+	ID     string          `json:"id,omitempty"`      // id of the effect
 	Body   string          `json:"body,omitempty"`    // SHA-256 of the request body, in hex
-	Fault  Fault           `json:"fault,omitempty"`   // of the request
-	Status int             `json:"status,omitempty"`  // of the reply; 0 is 200
-	Reply  json.RawMessage `json:"reply,omitempty"`   // what the key brings again
-	Number int             `json:"request,omitempty"` // among the requests with this key
+	Fault  Fault           `json:"fault,omitempty"`   // the fault of the request
+	Status int             `json:"status,omitempty"`  // the status of the reply; 0 is 200
+	Reply  json.RawMessage `json:"reply,omitempty"`   // the reply that the key returns again
+	Number int             `json:"request,omitempty"` // counts the requests with this key
 }
 
 const (
 	requestKind = "request" // asks for an effect
-	lookupKind  = "lookup"  // asks about one
+	lookupKind  = "lookup"  // asks whether there was an effect
 	effectKind  = "effect"
-	answerKind  = "answer" // kept under the key without an effect
+	answerKind  = "answer" // stored under the key, without an effect
 )
 
 func (e Entry) status() int {
@@ -46,24 +45,23 @@ func (e Entry) status() int {
 	return e.Status
 }
 
-// Ledger is the append-only truth about what a provider did. An effect is on
-// disk before it is answered.
+// Ledger is the append-only record of a provider's effects. An effect is on disk before it is answered.
 type Ledger struct {
-	file *os.File // nil keeps the ledger in memory alone
+	file *os.File // nil if the ledger is only in memory
 
 	mu      sync.Mutex
 	entries int
-	effects []Entry          // of all keys, in their order
-	audit   Audit            // so far
+	effects []Entry          // of all keys, in order
+	audit   Audit            // the counts so far
 	first   map[string]Entry // the first effect of each key
-	kept    map[string]Entry // what each key brings again: its newest effect or answer
+	kept    map[string]Entry // the newest effect or answer of each key, whose reply it returns again
 	changed chan struct{}    // closed and replaced at every entry
 
 	syncMu sync.Mutex
 	synced int // entries known to be on disk
 }
 
-// NewLedger keeps a ledger in memory.
+// NewLedger returns an empty ledger in memory.
 func NewLedger() *Ledger {
 	return &Ledger{
 		audit:   newAudit(),
@@ -73,14 +71,14 @@ func NewLedger() *Ledger {
 	}
 }
 
-// addRequest records that a request came in and with which fault it is to
-// meet. It waits for no disk: a request is no effect.
+// addRequest records a request and the fault that the plan chooses for it. It does not wait for the disk, since a
+// request is not an effect.
 func (l *Ledger) addRequest(entry Entry, plan Plan) (Fault, error) {
 	entry.Kind = requestKind
 	return l.addNumbered(entry, plan, l.audit.Requests)
 }
 
-// addLookup is addRequest for a question about entry.Key.
+// addLookup is addRequest for a lookup of entry.Key.
 func (l *Ledger) addLookup(entry Entry, plan Plan) (Fault, error) {
 	entry.Kind = lookupKind
 	return l.addNumbered(entry, plan, l.audit.Lookups)
@@ -94,9 +92,8 @@ func (l *Ledger) addNumbered(entry Entry, plan Plan, earlier map[string]int) (Fa
 	return entry.Fault, l.append(entry)
 }
 
-// addEffect records an effect under an id of its own and returns once it is
-// on disk. reply makes the provider's answer from the id. Setting what is set
-// already changes nothing and records nothing.
+// addEffect records an effect under a new id and returns once the effect is on disk. reply makes the provider's
+// answer from the id. A PUT that repeats the first PUT changes nothing and is not recorded.
 func (l *Ledger) addEffect(entry Entry, reply func(id string) json.RawMessage) (Entry, error) {
 	l.mu.Lock()
 	if first, found := l.first[entry.Key]; found && entry.repeats(first) {
@@ -114,14 +111,14 @@ func (e Entry) repeats(first Entry) bool {
 	return e.Method == http.MethodPut && e.Path == first.Path && e.Body == first.Body
 }
 
-// addAnswer records what the key brings from now on, though nothing happened.
+// addAnswer records an answer without an effect, which the key returns from now on.
 func (l *Ledger) addAnswer(entry Entry) (Entry, error) {
 	l.mu.Lock()
 	entry.Kind = answerKind
 	return entry, l.appendDurably(entry)
 }
 
-// appendDurably takes over mu from the caller and releases it.
+// appendDurably appends an entry and waits until it is on disk. The caller holds mu, and appendDurably releases it.
 func (l *Ledger) appendDurably(entry Entry) error {
 	err := l.append(entry)
 	position := l.entries
@@ -141,7 +138,7 @@ func (l *Ledger) append(entry Entry) error {
 	return nil
 }
 
-// count takes an entry into memory. The caller holds mu, or is alone.
+// count adds an entry to the memory. The caller holds mu, or no other goroutine knows the ledger.
 func (l *Ledger) count(entry Entry) {
 	l.entries++
 	l.audit.count(entry)
@@ -159,14 +156,14 @@ func (l *Ledger) count(entry Entry) {
 	l.changed = make(chan struct{})
 }
 
-// Effects lists every effect, in the order in which they happened.
+// Effects returns every effect, in the order in which they happened.
 func (l *Ledger) Effects() []Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.effects)
 }
 
-// firstEffect returns the first effect of a key, if it had any.
+// firstEffect returns the first effect of a key, if there was one.
 func (l *Ledger) firstEffect(key string) (Entry, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,9 +179,8 @@ func (l *Ledger) keptUnder(key string) (Entry, bool) {
 	return entry, found
 }
 
-// OpenLedger continues the ledger in the file at path, one JSON object a
-// line, and creates it where there is none. A last line that a crash cut
-// short is dropped: its effect was never answered.
+// OpenLedger continues the ledger in the file at path, which has one JSON object in each line. It creates a missing
+// file. It drops a last line that a crash cut short: the effect of that line was never answered.
 func OpenLedger(path string) (*Ledger, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -202,8 +198,8 @@ func OpenLedger(path string) (*Ledger, error) {
 	return ledger, nil
 }
 
-// ReadLedger reads the ledger of a provider that may be running elsewhere.
-// The result records nothing.
+// ReadLedger reads the ledger of a provider that may run in another process. The returned ledger does not write to
+// the file.
 func ReadLedger(path string) (*Ledger, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -217,7 +213,7 @@ func ReadLedger(path string) (*Ledger, error) {
 	return ledger, nil
 }
 
-// load reads every whole line and returns where the last of them ends.
+// load reads every complete line and returns where the last of them ends.
 func (l *Ledger) load(from io.Reader) (end int64, err error) {
 	lines := bufio.NewReader(from)
 	for {
@@ -262,8 +258,8 @@ func (l *Ledger) write(entry Entry) error {
 	return err
 }
 
-// sync makes the first entries durable. A caller that waited while another
-// synced finds the work done: one fsync serves many effects.
+// sync makes the entries up to position durable. If another caller synced them meanwhile, it does nothing. So one
+// fsync serves many effects.
 func (l *Ledger) sync(position int) error {
 	if l.file == nil {
 		return nil
@@ -283,13 +279,12 @@ func (l *Ledger) sync(position int) error {
 	return nil
 }
 
-// Audit is a ledger in numbers. Requests and effects that carried no key
-// stand under "".
+// Audit has the counts of a ledger. Requests and effects without a key count under "".
 type Audit struct {
-	Requests map[string]int // by key; lookups are not among them
-	Lookups  map[string]int // by the key asked about
+	Requests map[string]int // by key, without lookups
+	Lookups  map[string]int // by the key of the lookup
 	Effects  map[string]int // by key
-	Faults   map[Fault]int  // requests by fault
+	Faults   map[Fault]int  // requests, by fault
 }
 
 func newAudit() Audit {
@@ -308,14 +303,14 @@ func (a Audit) count(entry Entry) {
 	}
 }
 
-// TotalRequests counts every request.
+// TotalRequests returns the number of all requests.
 func (a Audit) TotalRequests() int { return sum(a.Requests) }
 
-// TotalEffects counts every effect, duplicates too.
+// TotalEffects returns the number of all effects, including duplicates.
 func (a Audit) TotalEffects() int { return sum(a.Effects) }
 
-// DuplicateEffects counts the effects beyond the first of each key. Effects
-// without a key cannot be distinguished and are not counted.
+// DuplicateEffects returns the number of effects beyond the first of each key. Effects without a key cannot be
+// distinguished and are not counted.
 func (a Audit) DuplicateEffects() (duplicates int) {
 	for key, effects := range a.Effects {
 		if key != "" {
@@ -332,7 +327,7 @@ func sum(counts map[string]int) (total int) {
 	return total
 }
 
-// Audit counts what is recorded so far.
+// Audit returns the counts so far.
 func (l *Ledger) Audit() Audit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -344,8 +339,8 @@ func (l *Ledger) Audit() Audit {
 	}
 }
 
-// Wait returns once the ledger satisfies the condition, or with the context's
-// error. The condition is checked at every new entry.
+// Wait returns nil once the condition holds for the ledger, or the context's error. It checks the condition at every
+// new entry.
 func (l *Ledger) Wait(ctx context.Context, condition func(Audit) bool) error {
 	for {
 		l.mu.Lock()

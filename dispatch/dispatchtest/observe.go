@@ -23,27 +23,26 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// bench is a fresh adapter before a fresh counterpart, and the memory of what
-// happened between them.
+// bench holds a fresh adapter, a fresh counterpart, and the dispatches between them.
 type bench struct {
 	Counterpart
 	subject Subject
 	adapter dispatch.Adapter
 	network *network
 	owner   owner
-	run     string // unlike that of any other bench
+	run     string // differs from every other bench
 	intents atomic.Int64
 
 	mu     sync.Mutex
 	events []Seen
 }
 
-// set prepares a bench without its adapter.
+// set makes a bench without its adapter.
 func (s Subject) set(t *testing.T) *bench {
 	return &bench{Counterpart: s.Start(t), subject: s, network: &network{}, owner: newOwner(), run: uuid.NewString()}
 }
 
-// build makes the adapter, which may take no longer than it should.
+// build makes the adapter. It returns an error if New takes too long.
 func (b *bench) build(timeout time.Duration) error {
 	return bounded(b.owner, "New", b.subject.patience(), func() (err error) {
 		b.adapter, err = b.subject.Kind.New(b.subject.spec(b.Counterpart, timeout, dispatch.NewNetwork(b.network.dial, b.TLS)))
@@ -51,7 +50,7 @@ func (b *bench) build(timeout time.Duration) error {
 	})
 }
 
-// bounded runs what is not a dispatch under the same conditions.
+// bounded runs a call other than a dispatch, with the same limit and owner.
 func bounded(owner owner, name string, patience time.Duration, run func() error) error {
 	ended := make(chan error, 1)
 	go owner.do(context.Background(), func(context.Context) {
@@ -72,7 +71,7 @@ func bounded(owner owner, name string, patience time.Duration, run func() error)
 	}
 }
 
-// intent is a request with a tuple of its own.
+// intent returns a request with a new tuple.
 func (b *bench) intent() dispatch.Request {
 	tuple := dispatch.Tuple{
 		AgentRunID:    "conformance-" + b.run,
@@ -83,8 +82,7 @@ func (b *bench) intent() dispatch.Request {
 	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Attempt: 1, Payload: b.Payload, Headers: traceContext()}
 }
 
-// traceContext holds headers that an agent may have sent along, in the form of
-// W3C Trace Context.
+// traceContext returns headers that an agent may have sent, in the form of W3C Trace Context.
 func traceContext() map[string]string {
 	return map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 }
@@ -95,14 +93,14 @@ func (b *bench) intentWith(payload json.RawMessage) dispatch.Request {
 	return request
 }
 
-// dispatch makes one attempt, within patience.
+// dispatch makes one attempt within the patience of the subject.
 func (b *bench) dispatch(ctx context.Context, request dispatch.Request) Seen {
 	ctx, cancel := context.WithTimeout(ctx, b.subject.patience())
 	defer cancel()
 	return b.dispatchUntil(ctx, request)
 }
 
-// dispatchUntil makes one attempt that ends soon after ctx does.
+// dispatchUntil makes one attempt that must end soon after ctx does.
 func (b *bench) dispatchUntil(ctx context.Context, request dispatch.Request) Seen {
 	seen := observe(ctx, b.adapter, request, b.owner, b.subject.patience()+b.subject.soon())
 	b.mu.Lock()
@@ -111,21 +109,21 @@ func (b *bench) dispatchUntil(ctx context.Context, request dispatch.Request) See
 	return seen
 }
 
-// seen is every dispatch so far.
+// seen returns all dispatches so far.
 func (b *bench) seen() []Seen {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.events[:len(b.events):len(b.events)]
 }
 
-// warm makes sure that the adapter has reached its counterpart, so that what
-// happens next happens to a request and not to a handshake.
+// warm makes the adapter connect to its counterpart, so that the next situation affects a request and not a
+// handshake.
 func (b *bench) warm() Check {
 	seen := b.dispatch(context.Background(), b.intent())
 	return found("first dispatch", seen.ended(dispatch.Completed), seen.String(), "completed", "the counterpart must accept its own Payload, and the adapter take its answer for a success")
 }
 
-// close ends the adapter as the engine would: once, after the last dispatch.
+// close ends the adapter as the engine does: once, after the last dispatch.
 func (b *bench) close() error {
 	closer, ok := b.adapter.(io.Closer)
 	if !ok {
@@ -134,18 +132,17 @@ func (b *bench) close() error {
 	return bounded(b.owner, "Close", b.subject.patience(), closer.Close)
 }
 
-// Seen is one dispatch as its caller saw it.
+// Seen is one dispatch, as its caller saw it.
 type Seen struct {
 	Result  dispatch.Result
 	Took    time.Duration
-	Hung    bool   // it had not returned when patience ended; nothing else is known
-	Panic   string // what it panicked with; empty if it did not
-	Changed bool   // the request was not what it had been
+	Hung    bool   // it had not returned when patience ended; then nothing else is known
+	Panic   string // the value of its panic; "" for none
+	Changed bool   // the adapter changed the request
 	Request dispatch.Request
 }
 
-// observe dispatches and waits no longer than patience. What the adapter
-// starts belongs to owner.
+// observe dispatches and waits no longer than patience. Goroutines that the adapter starts belong to owner.
 func observe(ctx context.Context, adapter dispatch.Adapter, request dispatch.Request, owner owner, patience time.Duration) Seen {
 	before := copied(request)
 	ended := make(chan Seen, 1)
@@ -181,12 +178,12 @@ func same(a, b dispatch.Request) bool {
 	return bytes.Equal(a.Payload, b.Payload) && maps.Equal(a.Headers, b.Headers)
 }
 
-// ended reports whether it ended as one of those.
+// ended reports whether the dispatch ended with one of these outcomes.
 func (s Seen) ended(as ...dispatch.Outcome) bool {
 	return !s.Hung && s.Panic == "" && slices.Contains(as, s.Result.Outcome)
 }
 
-// String is the end of a dispatch in a few words: "ambiguous, timeout".
+// String describes the end of a dispatch in a few words: "ambiguous, timeout".
 func (s Seen) String() string {
 	switch {
 	case s.Hung:
@@ -201,7 +198,7 @@ func (s Seen) String() string {
 	return string(s.Result.Outcome)
 }
 
-// network is a way out that knows what went through it.
+// network counts the connections that are made through it.
 type network struct {
 	forbidden atomic.Bool
 	dials     atomic.Int64
@@ -232,14 +229,13 @@ func (c *trackedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// SyscallConn lets adapters look at the socket, as they can in production.
+// SyscallConn lets adapters check the socket, as they can in production.
 func (c *trackedConn) SyscallConn() (syscall.RawConn, error) {
 	return c.Conn.(syscall.Conn).SyscallConn()
 }
 
-// owner marks goroutines by whom they belong to. A goroutine inherits the mark
-// of the one that started it, so an adapter's goroutines can be distinguished
-// from those of its counterpart and of other tests.
+// owner is a mark of goroutines. A goroutine inherits the mark of the goroutine that started it, so an adapter's
+// goroutines can be distinguished from those of its counterpart and of other tests.
 type owner string
 
 const ownerLabel = "drainer_conformance"
@@ -252,8 +248,7 @@ func (o owner) do(ctx context.Context, run func(context.Context)) {
 	pprof.Do(ctx, pprof.Labels(ownerLabel, string(o)), run)
 }
 
-// awaitNone waits until no goroutine of the owner is left, or returns what the
-// others are at when patience ends.
+// awaitNone waits until the owner has no goroutine left. When patience ends, it returns the goroutines that remain.
 func (o owner) awaitNone(patience time.Duration) []string {
 	var left []string
 	await(patience, func() bool {
@@ -263,8 +258,8 @@ func (o owner) awaitNone(patience time.Duration) []string {
 	return left
 }
 
-// goroutines names the owner's by the functions that they began with. The
-// profile of runtime/pprof is the one place that shows labels.
+// goroutines names the owner's goroutines by the functions that they began with. Only the profile of runtime/pprof
+// shows labels.
 func (o owner) goroutines() []string {
 	var profile bytes.Buffer
 	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
@@ -280,14 +275,13 @@ func (o owner) goroutines() []string {
 	return found
 }
 
-// multitude is how many goroutines are at the same: a record begins "3 @ 0x…".
+// multitude returns how many goroutines a record stands for. A record begins "3 @ 0x…".
 func multitude(record string) string {
 	before, _, _ := strings.Cut(record, " @ ")
 	return before[strings.LastIndex(before, "\n")+1:]
 }
 
-// origin is the outermost frame of a record, which stands last:
-// "#\t0x4dc104\tpackage.function+0x64\tfile:line".
+// origin returns the outermost frame of a record, which comes last: "#\t0x4dc104\tpackage.function+0x64\tfile:line".
 func origin(record string) string {
 	lines := strings.Split(strings.TrimSpace(record), "\n")
 	fields := strings.Fields(lines[len(lines)-1])
@@ -300,7 +294,7 @@ func origin(record string) string {
 
 const glance = 2 * time.Millisecond
 
-// await checks until the condition holds or patience ends. It returns whether it held.
+// await checks the condition until it holds or patience ends. It returns whether it held.
 func await(patience time.Duration, holds func() bool) bool {
 	if holds() {
 		return true

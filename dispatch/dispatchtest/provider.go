@@ -21,23 +21,22 @@ import (
 
 const maxRequestBody = 8 << 20
 
-// SimulatedProvider answers every request with its effect's receipt, unless the
-// plan says otherwise. It honours Idempotency-Key on all but GET: the same key
-// again replays the stored reply byte for byte with Idempotency-Replay: true;
-// with another body it is refused, and while the first is busy it is refused as
-// well, both with 409.
+// SimulatedProvider answers every request with the receipt of its effect, unless the plan chooses a fault. It
+// honours Idempotency-Key on all methods but GET. The same key again returns the stored reply byte for byte, with
+// Idempotency-Replay: true. It refuses the same key with another body, or while the first request is under way, with
+// 409.
 //
-// The fields are set before the first request and not changed afterwards.
+// The fields are set before the first request and must not be changed afterwards.
 type SimulatedProvider struct {
 	Ledger     *Ledger           // required
-	Plan       Plan              // nil never fails
-	LookupPlan Plan              // the same for GET /effects/{key}, by the key asked about
-	Declines   func(string) bool // by path, what is never done; nil does everything
-	IgnoreKeys bool              // a provider that is not idempotent: every POST has an effect
-	KeyTTL     time.Duration     // how long a key is remembered; forever if zero
+	Plan       Plan              // nil makes no faults
+	LookupPlan Plan              // the plan of GET /effects/{key}, by the key of the lookup
+	Declines   func(string) bool // reports, by path, whether requests are refused; nil for none
+	IgnoreKeys bool              // the provider is not idempotent: every POST has an effect
+	KeyTTL     time.Duration     // for how long a key is remembered; forever if zero
 	Now        func() time.Time  // the clock of KeyTTL; time.Now if nil
-	SlowFor    time.Duration     // how late a Slow reply comes; 1 s if zero
-	RetryAfter time.Duration     // what a Retry-After asks for, in whole seconds; 1 s if zero
+	SlowFor    time.Duration     // the delay of a Slow reply; 1 s if zero
+	RetryAfter time.Duration     // the wait in a Retry-After, in whole seconds; 1 s if zero
 
 	mu      sync.Mutex
 	busy    map[string]bool // keys with a request under way
@@ -68,8 +67,8 @@ func (p *SimulatedProvider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// admit records the request and chooses its fault. A key that is taken brings
-// another client's answer from now on, to a body that is sent nowhere here.
+// admit records the request and chooses its fault. With the fault Taken, the key returns another client's answer
+// from now on.
 func (p *SimulatedProvider) admit(entry Entry) (Fault, error) {
 	fault, err := p.Ledger.addRequest(entry, p.planFor(entry.Path))
 	if err == nil && fault == Taken {
@@ -78,7 +77,8 @@ func (p *SimulatedProvider) admit(entry Entry) (Fault, error) {
 	return fault, err
 }
 
-// planFor leaves to what is declined the faults that come before an effect.
+// planFor returns the plan for a path. On a path that is declined, it keeps the faults that come before an effect
+// and replaces all others by Declined.
 func (p *SimulatedProvider) planFor(path string) Plan {
 	plan := orHealthy(p.Plan)
 	if p.Declines == nil || !p.Declines(path) {
@@ -100,7 +100,7 @@ func orHealthy(plan Plan) Plan {
 	return plan
 }
 
-// failedBefore has the faults of requests that never get as far as an effect.
+// failedBefore applies the faults that end a request before its effect.
 func (p *SimulatedProvider) failedBefore(w http.ResponseWriter, fault Fault) bool {
 	if fault == DropBefore {
 		drop()
@@ -136,7 +136,7 @@ func (p *SimulatedProvider) serve(w http.ResponseWriter, r *http.Request, entry 
 	}
 }
 
-// act has the effect and returns what the provider answers from then on.
+// act has the effect and returns the answer that the key returns from then on.
 func (p *SimulatedProvider) act(entry Entry, fault Fault) (Entry, error) {
 	entry.At = p.now()
 	reply := receipt(entry.Path)
@@ -170,8 +170,8 @@ func (p *SimulatedProvider) replay(w http.ResponseWriter, r *http.Request, entry
 	}
 }
 
-// failedAfter has the faults that leave nothing of the answer. An error here
-// is no replay, even where the answer would have been.
+// failedAfter applies the faults that replace the answer. An error here is not marked as a replay, even if the
+// answer would have been.
 func (p *SimulatedProvider) failedAfter(w http.ResponseWriter, fault Fault) bool {
 	switch fault {
 	case DropAfter:
@@ -199,12 +199,12 @@ func unwritten(w http.ResponseWriter) {
 	writeReply(w, http.StatusInternalServerError, problem(http.StatusInternalServerError, "The ledger cannot be written"))
 }
 
-// honours reports whether the key protects from a second effect.
+// honours reports whether the key prevents a second effect.
 func (p *SimulatedProvider) honours(entry Entry) bool {
 	return entry.Key != "" && !p.IgnoreKeys && entry.Method != http.MethodGet
 }
 
-// remembers returns the stored reply of a key, until its time is over.
+// remembers returns the stored reply of a key, until KeyTTL has passed.
 func (p *SimulatedProvider) remembers(key string) (Entry, bool) {
 	kept, found := p.Ledger.keptUnder(key)
 	forgotten := p.KeyTTL > 0 && p.now().Sub(kept.At) >= p.KeyTTL
@@ -239,14 +239,13 @@ func (p *SimulatedProvider) end(key string) {
 
 const effectsPath = "/effects/"
 
-// isLookup reports whether a request asks about an effect instead of for one.
+// isLookup reports whether a request is a lookup.
 func isLookup(r *http.Request) bool {
 	return r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, effectsPath)
 }
 
-// lookup answers GET /effects/{key}: 200 with the receipt of the first effect
-// under the key, 404 where there is none. An effect that is still to come is
-// none yet.
+// lookup answers GET /effects/{key}: 200 with the receipt of the first effect under the key, or 404 if there is none
+// yet.
 func (p *SimulatedProvider) lookup(w http.ResponseWriter, r *http.Request) {
 	key := strings.TrimPrefix(r.URL.Path, effectsPath)
 	fault, err := p.Ledger.addLookup(Entry{At: time.Now(), Key: key, Method: r.Method, Path: r.URL.Path}, orHealthy(p.LookupPlan))
@@ -266,7 +265,7 @@ func (p *SimulatedProvider) lookup(w http.ResponseWriter, r *http.Request) {
 	writeReply(w, http.StatusOK, receipt(effect.Path)(effect.ID))
 }
 
-// gate holds hanging requests. Its zero value is closed.
+// gate stops hanging requests until it is open. Its zero value is closed.
 type gate struct {
 	built, opened sync.Once
 	way           chan struct{} // closed once the gate is open
@@ -279,13 +278,11 @@ func (g *gate) passage() chan struct{} {
 
 func (g *gate) open() { g.opened.Do(func() { close(g.passage()) }) }
 
-// Release lets every hanging request go on, and every later one pass. It may
-// be called more than once.
+// Release lets every hanging request continue, and makes later ones not hang. It may be called more than once.
 func (p *SimulatedProvider) Release() { p.hanging.open() }
 
-// pause waits if the fault is one of those named. A client that hangs up does
-// not end a hang, as it would not stop a real provider's work; but it need
-// not wait for a slow reply.
+// pause waits if the fault is one of those listed. A client that disconnects does not end a hang, since it would not
+// stop a real provider's work. It does end the delay of a slow reply.
 func (p *SimulatedProvider) pause(ctx context.Context, fault Fault, among ...Fault) {
 	switch {
 	case !slices.Contains(among, fault):
@@ -312,7 +309,7 @@ type refusal struct {
 	wish   wish
 }
 
-// wish writes a Retry-After; nil sends none.
+// wish returns the value of a Retry-After; nil for none.
 type wish func(now time.Time, wait time.Duration) string
 
 var refusals = map[Fault]refusal{
@@ -334,7 +331,7 @@ var refusals = map[Fault]refusal{
 func (p *SimulatedProvider) refuse(w http.ResponseWriter, fault Fault) {
 	refusal := refusals[fault]
 	if refusal.wish != nil {
-		// Both headers come from one clock, as the date is read against the other.
+		// Both headers come from one clock, since the client compares the date with the other header.
 		now := time.Now()
 		w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
 		w.Header().Set("Retry-After", refusal.wish(now, orASecond(p.RetryAfter)))
@@ -346,7 +343,7 @@ func inSeconds(_ time.Time, wait time.Duration) string {
 	return strconv.Itoa(int(math.Ceil(wait.Seconds())))
 }
 
-// asDate rounds up: a date has no fraction of a second.
+// asDate rounds up, since a date has no fraction of a second.
 func asDate(now time.Time, wait time.Duration) string {
 	return now.Add(wait + time.Second - 1).UTC().Format(http.TimeFormat)
 }
@@ -361,7 +358,7 @@ func orASecond(wait time.Duration) time.Duration {
 // drop closes the connection without a reply.
 func drop() { panic(http.ErrAbortHandler) }
 
-// writeReply sends an answer; an error is a problem of RFC 9457.
+// writeReply sends an answer. An error is a problem of RFC 9457.
 func writeReply(w http.ResponseWriter, status int, reply json.RawMessage) {
 	contentType := "application/json"
 	if status >= 400 {
@@ -369,7 +366,7 @@ func writeReply(w http.ResponseWriter, status int, reply json.RawMessage) {
 	}
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)
-	_, _ = w.Write(reply) // the client may be gone; the ledger knows
+	_, _ = w.Write(reply) // the client may be gone; the ledger has the effect
 }
 
 func receipt(path string) func(id string) json.RawMessage {
@@ -402,10 +399,10 @@ type Fault string
 
 const (
 	None Fault = "none"
-	Slow Fault = "slow" // answers late
+	Slow Fault = "slow" // the answer is late
 
-	// Refused for now, without an effect: 429, 503 and 529 alone, with
-	// Retry-After in seconds, and with Retry-After as a date.
+	// Refusals for now, without an effect: 429, 503 and 529, each without Retry-After, with Retry-After in seconds,
+	// and with Retry-After as a date.
 	Throttle         Fault = "throttle"
 	ThrottleFor      Fault = "throttle_for"
 	ThrottleUntil    Fault = "throttle_until"
@@ -416,33 +413,32 @@ const (
 	OverloadedFor    Fault = "overloaded_for"
 	OverloadedUntil  Fault = "overloaded_until"
 
-	// Refused for the sake of the key, without an effect.
-	Outstanding Fault = "busy"  // 409 with Retry-After: an earlier request is outstanding
-	Taken       Fault = "taken" // 409, from now on: another client used the key for another body
+	// Refusals because of the key, without an effect.
+	Outstanding Fault = "busy"  // 409 with Retry-After: an earlier request is under way
+	Taken       Fault = "taken" // 409, from now on: another client used the key with another body
 
-	// Refused because of its content, without an effect: 422. See SimulatedProvider.Declines.
+	// A refusal because of the content, without an effect: 422. See SimulatedProvider.Declines.
 	Declined Fault = "declined"
 
-	// The answer is lost or an error, before the effect or after it.
+	// The answer is lost or an error, before or after the effect.
 	ErrorBefore    Fault = "error_before"    // 500
 	ErrorAfter     Fault = "error_after"     // 500, though the effect happened
 	DropBefore     Fault = "drop_before"     // closes the connection
 	DropAfter      Fault = "drop_after"      // closes the connection after the effect
-	MalformedReply Fault = "malformed_reply" // the effect happened, the JSON is cut short
+	MalformedReply Fault = "malformed_reply" // the effect happened; the JSON is cut short
 
-	// A 500 that the key brings again and again, before the effect or after
-	// it. ErrorForGood says so itself: Stripe-Should-Retry: false.
+	// A 500 that the key returns again and again, before or after the effect. ErrorForGood also sends
+	// Stripe-Should-Retry: false.
 	SavedErrorBefore Fault = "saved_error_before"
 	SavedErrorAfter  Fault = "saved_error_after"
 	ErrorForGood     Fault = "error_for_good" // after the effect
 
-	// These wait for Release.
-	HangBefore Fault = "hang_before" // has the effect late; until then the key is busy
-	HangAfter  Fault = "hang_after"  // has the effect, and answers late
+	// These requests wait for Release.
+	HangBefore Fault = "hang_before" // has the effect after Release; until then the key is busy
+	HangAfter  Fault = "hang_after"  // has the effect, and answers after Release
 )
 
-// Faults lists every way to fail, in the order of the constants. It leaves
-// out None and the two that wait for a test.
+// Faults lists every fault, in the order of the constants, except None, HangBefore and HangAfter.
 func Faults() []Fault {
 	return []Fault{
 		Slow,
@@ -455,22 +451,21 @@ func Faults() []Fault {
 	}
 }
 
-// Plan chooses the fault of one request. request counts the requests with
-// the same key, from 1. A plan is called concurrently.
+// Plan chooses the fault of one request. request counts the requests with the same key, from 1. A plan is called
+// concurrently.
 type Plan func(key string, request int) Fault
 
-// Healthy never fails.
+// Healthy makes no faults.
 func Healthy() Plan {
 	return func(string, int) Fault { return None }
 }
 
-// Always fails every request.
+// Always chooses the same fault for every request.
 func Always(fault Fault) Plan {
 	return func(string, int) Fault { return fault }
 }
 
-// Script fails the requests of every key by the list, first request first,
-// and none after its end.
+// Script chooses the faults of each key from the list, in order. After the end of the list there are no faults.
 func Script(faults ...Fault) Plan {
 	return func(_ string, request int) Fault {
 		if request > len(faults) {
@@ -480,14 +475,13 @@ func Script(faults ...Fault) Plan {
 	}
 }
 
-// ScriptKeys is a Script for each listed key; other keys never fail.
+// ScriptKeys is a Script for each listed key. Requests with other keys have no faults.
 func ScriptKeys(scripts map[string][]Fault) Plan {
 	return func(key string, request int) Fault { return Script(scripts[key]...)(key, request) }
 }
 
-// Random fails by probability. The choice depends on the seed, the key and
-// the number of the request alone, not on the order in which requests come.
-// It panics where a probability is outside [0, 1] or their sum over 1.
+// Random chooses faults by probability. The choice depends only on the seed, the key and the number of the request,
+// not on the order of requests. Random panics if a probability is outside [0, 1] or if their sum is over 1.
 func Random(seed uint64, odds map[Fault]float64) Plan {
 	faults := make([]Fault, 0, len(odds))
 	sum := 0.0
@@ -513,7 +507,7 @@ func Random(seed uint64, odds map[Fault]float64) Plan {
 	}
 }
 
-// fraction is a number in [0, 1) that looks random.
+// fraction returns a number in [0, 1) that looks random.
 func fraction(seed uint64, key string, request int) float64 {
 	hash := fnv.New64a()
 	var numbers [16]byte

@@ -13,8 +13,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// classification asks what an adapter makes of a situation that it meets on a
-// working connection, and whether it gets over it.
+// classification checks the outcome for a situation that begins on a working connection, and whether the adapter
+// recovers from it.
 func classification(situation Situation) func(*bench) []Check {
 	if situation == Forbidden {
 		return forbidden
@@ -27,7 +27,7 @@ func classification(situation Situation) func(*bench) []Check {
 	}
 }
 
-// limit is the deadline of a dispatch: short where no answer will come.
+// limit is the deadline of a dispatch. It is short if no answer will come.
 func (b *bench) limit(situation Situation) time.Duration {
 	if situation == Silent || situation == Unreachable {
 		return b.subject.moment()
@@ -39,7 +39,7 @@ func classified(seen Seen, as []dispatch.Outcome) Check {
 	return found("outcome", seen.ended(as...), seen.String(), either(as), advice(seen, as))
 }
 
-// advice names the harm that a wrong outcome does.
+// advice names the harm of a wrong outcome.
 func advice(seen Seen, as []dispatch.Outcome) string {
 	doubtful := slices.Contains(as, dispatch.Ambiguous)
 	switch got := seen.Result.Outcome; {
@@ -65,8 +65,7 @@ func either(outcomes []dispatch.Outcome) string {
 	return strings.Join(words, " or ")
 }
 
-// forbidden asks whether every connection is made through the network that
-// the configuration rules.
+// forbidden checks that the adapter makes every connection through the network with the egress rules.
 func forbidden(b *bench) []Check {
 	b.network.forbidden.Store(true)
 	seen := b.dispatchFor(b.subject.patience())
@@ -80,9 +79,8 @@ func forbidden(b *bench) []Check {
 	}
 }
 
-// fromTheStart asks about a situation that the adapter meets before it ever
-// had a connection. Who is not there leaves no room for doubt; who fails during
-// a handshake has not been sent anything, and manners look whether that is so.
+// fromTheStart checks a situation that begins before the adapter has a connection. If nothing listens, there is no
+// doubt. If the counterpart fails during a handshake, nothing was sent, and manners checks that the outcome fits.
 func fromTheStart(situation Situation) func(*bench) []Check {
 	outcomes := []dispatch.Outcome{dispatch.NotSent}
 	if situation != Unreachable {
@@ -102,7 +100,7 @@ func (b *bench) dispatchFor(limit time.Duration) Seen {
 	return b.dispatchUntil(ctx, b.intent())
 }
 
-// promptly asks whether a dispatch returned soon after it had to.
+// promptly checks that a dispatch returned soon after its limit.
 func (b *bench) promptly(took, limit time.Duration) Check {
 	return found("prompt", took <= limit+b.subject.soon(),
 		fmt.Sprintf("returned after %s", took.Round(time.Millisecond)),
@@ -110,8 +108,8 @@ func (b *bench) promptly(took, limit time.Duration) Check {
 		"a worker's place is taken until Dispatch returns; watch ctx wherever it waits")
 }
 
-// recovery asks whether the same adapter completes once the counterpart
-// answers again. It may need more than one dispatch to notice.
+// recovery checks that the same adapter completes a dispatch once the counterpart answers again. The adapter may
+// need more than one dispatch to notice.
 func (b *bench) recovery() Check {
 	b.Enter(Answering)
 	var seen Seen
@@ -122,8 +120,8 @@ func (b *bench) recovery() Check {
 	return found("recovery", recovered, seen.String(), "completed, once the counterpart answers again", "reconnect after a failure")
 }
 
-// cancelledBefore asks whether a dispatch that is cancelled already sends
-// nothing, with a connection and without one.
+// cancelledBefore checks that a dispatch that is cancelled before it begins sends nothing, with a connection and
+// without one.
 func cancelledBefore(b *bench) []Check {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -137,8 +135,8 @@ func unwanted(name string, seen Seen) Check {
 	return found(name, seen.ended(dispatch.NotSent), seen.String(), "not_sent", "look at ctx before sending")
 }
 
-// cancelledMeanwhile asks whether a dispatch ends when it is cancelled, and
-// whether its outcome then says that the request has left.
+// cancelledMeanwhile checks that a dispatch ends when it is cancelled, and that its outcome then says that the
+// request may have been sent.
 func cancelledMeanwhile(b *bench) []Check {
 	checks := []Check{b.warm()}
 	b.Enter(Silent)
@@ -154,8 +152,7 @@ func cancelledMeanwhile(b *bench) []Check {
 	return append(checks, classified(seen, evidence[Silent]), b.promptly(time.Since(cancelled), 0), b.recovery())
 }
 
-// ownTimeout asks whether the adapter bounds a dispatch that its caller does
-// not bound.
+// ownTimeout checks that the adapter bounds a dispatch whose context has no deadline.
 func ownTimeout(b *bench) []Check {
 	checks := []Check{b.warm()}
 	b.Enter(Silent)
@@ -163,7 +160,7 @@ func ownTimeout(b *bench) []Check {
 	return append(checks, classified(seen, evidence[Silent]), b.promptly(seen.Took, b.subject.moment()), b.recovery())
 }
 
-// keyStability asks what the counterpart can recognise a repetition by.
+// keyStability checks that the counterpart can recognise a repeated request.
 func keyStability(b *bench) []Check {
 	request := b.intent()
 	first := b.arrivalsOf(request)
@@ -182,14 +179,14 @@ func keyStability(b *bench) []Check {
 	return append(checks, sameKey(first, again), otherKey(first, other))
 }
 
-// arrival is a dispatch, and what it brought to the counterpart.
+// arrival is a dispatch and the messages that it sent to the counterpart.
 type arrival struct {
 	seen     Seen
 	messages []Message
 }
 
-// arrivalsOf waits for the message of a success. A counterpart that recognised
-// the repetition may have nothing to show for it.
+// arrivalsOf dispatches and waits for the message of a success. A counterpart that recognised a repetition may show
+// no message.
 func (b *bench) arrivalsOf(request dispatch.Request) arrival {
 	before := b.Received()
 	seen := b.dispatch(context.Background(), request)
@@ -203,8 +200,7 @@ func (b *bench) arrivalsOf(request dispatch.Request) arrival {
 	return arrival{seen, without(b.Received(), before)}
 }
 
-// without takes away what had arrived before: a counterpart may show messages
-// in any order.
+// without removes the messages that had arrived before, since a counterpart may show messages in any order.
 func without(messages, before []Message) []Message {
 	rest := slices.Clone(messages)
 	for _, old := range before {
@@ -253,7 +249,7 @@ func keysOf(a arrival) []string {
 	return keys
 }
 
-// numbered names keys without repeating them: "keys 1, 1, none".
+// numbered describes keys without repeating them: "keys 1, 1, none".
 func numbered(keys []string) string {
 	var known, words []string
 	for _, key := range keys {
@@ -270,8 +266,7 @@ func numbered(keys []string) string {
 	return "keys " + strings.Join(words, ", ")
 }
 
-// exactNumbers asks whether a number arrives digit for digit: what passes
-// through a float64 is another amount.
+// exactNumbers checks that numbers arrive digit for digit. A float64 could turn an amount into another one.
 func exactNumbers(b *bench) []Check {
 	const name, expected = "numbers", "each digit for digit"
 	if b.Exact == nil {
@@ -306,9 +301,8 @@ func numbersIn(document json.RawMessage) (numbers []string) {
 
 const manyAtOnce = 64
 
-// atOnce dispatches many intents together, through what has no connection yet.
-// They share a payload and headers, so that the race detector sees an
-// adapter that writes to them.
+// atOnce dispatches many intents at the same time, before there is a connection. They share a payload and headers,
+// so that the race detector finds an adapter that writes to them.
 func atOnce(b *bench) []Check {
 	shared := b.intent()
 	ended := make([]Seen, manyAtOnce)

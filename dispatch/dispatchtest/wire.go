@@ -30,8 +30,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// Wire is a way in which HTTP is carried. net/http repeats a request by itself
-// under other conditions on each of them, so a test of repetition runs over all.
+// Wire is a way to carry HTTP. net/http repeats requests by itself under different conditions on each wire, so a
+// test of repetition uses all of them.
 type Wire string
 
 const (
@@ -40,10 +40,10 @@ const (
 	TLSHTTP2 Wire = "tls_h2"
 )
 
-// Wires lists them all.
+// Wires lists all wires.
 func Wires() []Wire { return []Wire{Plain, TLSHTTP1, TLSHTTP2} }
 
-// throwaway is a certificate for the loopback address, made once a process.
+// throwaway makes a certificate for the loopback address, once in a process.
 var throwaway = sync.OnceValues(func() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -59,8 +59,7 @@ var throwaway = sync.OnceValues(func() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 })
 
-// Certificate is for a server on a loopback address, and comes with what a
-// client of it begins its TLS sessions with.
+// Certificate returns a certificate for a server on a loopback address, and the TLS settings of its clients.
 func Certificate(t T) (tls.Certificate, *tls.Config) {
 	t.Helper()
 	certificate, err := throwaway()
@@ -72,8 +71,7 @@ func Certificate(t T) (tls.Certificate, *tls.Config) {
 	return certificate, &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 }
 
-// Authority returns the certificate that a client must trust to speak TLS with
-// a wire's servers, in PEM.
+// Authority returns, in PEM, the certificate that a client must trust for TLS with a wire's servers.
 func Authority(t T) string {
 	t.Helper()
 	certificate, _ := Certificate(t)
@@ -84,10 +82,10 @@ func inPEM(certificate tls.Certificate) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Certificate[0]}))
 }
 
-// Network leads to the wire's servers.
+// Network returns a network whose TLS settings fit the wire's servers.
 func (w Wire) Network(t T) dispatch.Network { return dispatch.NewNetwork(nil, w.ClientTLS(t)) }
 
-// ClientTLS is nil without TLS.
+// ClientTLS returns the TLS settings of a client, or nil for Plain.
 func (w Wire) ClientTLS(t T) *tls.Config {
 	t.Helper()
 	if w == Plain {
@@ -97,7 +95,7 @@ func (w Wire) ClientTLS(t T) *tls.Config {
 	return client
 }
 
-// Listen accepts the wire's connections at an address, such as 127.0.0.1:0.
+// Listen returns a listener for the wire at an address, such as 127.0.0.1:0.
 func (w Wire) Listen(t T, address string) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
@@ -112,7 +110,7 @@ func (w Wire) Listen(t T, address string) net.Listener {
 	return tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{protocol}})
 }
 
-// URL is the base URL of a server at an address.
+// URL returns the base URL of a server at an address.
 func (w Wire) URL(address string) string {
 	if w == Plain {
 		return "http://" + address
@@ -120,7 +118,7 @@ func (w Wire) URL(address string) string {
 	return "https://" + address
 }
 
-// Server serves a handler on connections from the wire's Listen.
+// Server returns a server of the handler for connections of [Wire.Listen].
 func (w Wire) Server(handler http.Handler) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(w != TLSHTTP2)
@@ -134,8 +132,8 @@ func (w Wire) Server(handler http.Handler) *http.Server {
 	}
 }
 
-// Serve serves the handler on a loopback port until the test ends, and returns
-// its base URL. It cuts off a request that came over another wire.
+// Serve serves the handler on a loopback port until the test ends, and returns its base URL. It closes the
+// connection of a request that came over another wire.
 func (w Wire) Serve(t T, handler http.Handler) (baseURL string) {
 	t.Helper()
 	listener := w.Listen(t, "127.0.0.1:0")
@@ -157,9 +155,8 @@ func (w Wire) Serve(t T, handler http.Handler) (baseURL string) {
 	return w.URL(listener.Addr().String())
 }
 
-// ServeConns hands every connection to serve, with its number from 0, and
-// closes it afterwards. It returns the base URL of a provider that does with
-// HTTP what it likes.
+// ServeConns passes every connection to serve, with its number from 0, and closes it afterwards. It returns the base
+// URL. So serve can break the rules of HTTP.
 func (w Wire) ServeConns(t T, serve func(number int, conn net.Conn)) (baseURL string) {
 	t.Helper()
 	return w.URL(w.serveConns(t, serve))
@@ -191,13 +188,13 @@ type T interface {
 	Fatalf(format string, args ...any)
 }
 
-// NewProvider serves a provider with a ledger in memory until the test ends,
-// and returns its base URL. A nil plan never fails.
+// NewProvider serves a provider with a ledger in memory until the test ends, and returns its base URL. A nil plan
+// makes no faults.
 func NewProvider(t T, plan Plan) (*SimulatedProvider, string) {
 	t.Helper()
 	provider := &SimulatedProvider{Ledger: NewLedger(), Plan: plan}
 	baseURL := Serve(t, provider)
-	t.Cleanup(provider.Release) // runs first, so that no hang outlives the server
+	t.Cleanup(provider.Release) // runs before the server is closed, so that no request still hangs then
 	return provider, baseURL
 }
 
@@ -207,13 +204,13 @@ func Serve(t T, handler http.Handler) string {
 	return Plain.Serve(t, handler)
 }
 
-// ServeConns hands every connection to serve, and closes it afterwards.
+// ServeConns passes every connection to serve, and closes it afterwards. It returns the address.
 func ServeConns(t T, serve func(net.Conn)) (address string) {
 	t.Helper()
 	return Plain.serveConns(t, func(_ int, conn net.Conn) { serve(conn) })
 }
 
-// ReadRequest reads one whole request from a connection.
+// ReadRequest reads one whole request from a connection and drops it.
 func ReadRequest(reader *bufio.Reader) error {
 	request, err := http.ReadRequest(reader)
 	if err != nil {
@@ -223,11 +220,10 @@ func ReadRequest(reader *bufio.Reader) error {
 	return nil
 }
 
-// HTTPCounterpart is a simulated provider that remembers whole messages, and
-// whose host can go away and come back. It is the counterpart of adapters that
-// speak HTTP.
+// HTTPCounterpart is the counterpart of adapters that use HTTP. It is a simulated provider that keeps whole
+// messages, and that can become unreachable and come back.
 type HTTPCounterpart struct {
-	KeyHeader string // that carries the idempotency key
+	KeyHeader string // the header that carries the idempotency key
 	URL       string
 
 	provider SimulatedProvider
@@ -239,7 +235,7 @@ type HTTPCounterpart struct {
 	messages []Message
 }
 
-// StartHTTP serves one on a loopback port until the test ends.
+// StartHTTP serves an HTTPCounterpart on a loopback port until the test ends.
 func StartHTTP(t *testing.T, wire Wire, keyHeader string) *HTTPCounterpart {
 	t.Helper()
 	u := &HTTPCounterpart{KeyHeader: keyHeader, provider: SimulatedProvider{Ledger: NewLedger()}}
@@ -252,7 +248,7 @@ func StartHTTP(t *testing.T, wire Wire, keyHeader string) *HTTPCounterpart {
 	return u
 }
 
-// Enter is for [Counterpart].
+// Enter is the Enter function of a [Counterpart].
 func (u *HTTPCounterpart) Enter(situation Situation) {
 	if situation == Unreachable {
 		u.gate.Shut()
@@ -271,11 +267,11 @@ func (u *HTTPCounterpart) Enter(situation Situation) {
 	}[situation])
 }
 
-// ServeHTTP answers as the situation wants it.
+// ServeHTTP answers as the situation demands.
 func (u *HTTPCounterpart) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return // it did not arrive whole
+		return // the request did not arrive as a whole
 	}
 	key := r.Header.Get(u.KeyHeader)
 	u.mu.Lock()
@@ -290,10 +286,10 @@ func (u *HTTPCounterpart) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	u.provider.ServeHTTP(w, r)
 }
 
-// connKey finds a request's connection in its context.
+// connKey is the context key of a request's connection.
 type connKey struct{}
 
-// babble writes past the server: HTTP/2 has no other way to say what is no answer.
+// babble writes to the connection itself, since an HTTP/2 server cannot write anything that breaks the protocol.
 func babble(r *http.Request) {
 	conn := r.Context().Value(connKey{}).(net.Conn)
 	_, _ = io.WriteString(conn, "220 mail.example ESMTP\r\n")
@@ -301,14 +297,14 @@ func babble(r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// Received is for [Counterpart].
+// Received is the Received function of a [Counterpart].
 func (u *HTTPCounterpart) Received() []Message {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Clone(u.messages)
 }
 
-// Gate is an address that leads to a server, and can be shut.
+// Gate is an address that leads to a server and can be shut.
 type Gate struct {
 	Address string // host and port
 
@@ -317,12 +313,12 @@ type Gate struct {
 	carry  func(client, server net.Conn)
 
 	mu       sync.Mutex
-	listener net.Listener // nil while it is shut
+	listener net.Listener // nil while the gate is shut
 	conns    map[net.Conn]bool
 }
 
-// OpenGate leads to the server until the test ends. It leaves each connection
-// to carry, until that returns; nil passes on everything.
+// OpenGate leads to the server until the test ends. It passes each connection to carry and closes the connection
+// when carry returns. A nil carry passes on everything.
 func OpenGate(t testing.TB, server string, carry func(client, server net.Conn)) *Gate {
 	t.Helper()
 	if carry == nil {
@@ -334,7 +330,7 @@ func OpenGate(t testing.TB, server string, carry func(client, server net.Conn)) 
 	return g
 }
 
-// Open lets connections through again, if it was shut.
+// Open accepts connections again if the gate was shut.
 func (g *Gate) Open() {
 	g.t.Helper()
 	g.mu.Lock()
@@ -358,7 +354,7 @@ func (g *Gate) Open() {
 	}()
 }
 
-// Shut refuses connections, and cuts those that there are.
+// Shut refuses new connections, and closes the open ones.
 func (g *Gate) Shut() {
 	g.mu.Lock()
 	if g.listener != nil {
@@ -369,7 +365,7 @@ func (g *Gate) Shut() {
 	g.Cut()
 }
 
-// Cut cuts the connections that there are.
+// Cut closes the open connections.
 func (g *Gate) Cut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -398,9 +394,8 @@ func (g *Gate) pass(client net.Conn) {
 	delete(g.conns, server)
 }
 
-// Carry passes on so many bytes in either direction. It then cuts off the
-// client, and returns once the server has read what it was sent, and has closed
-// the connection.
+// Carry passes on up and down bytes in the two directions. Then it closes the client's connection. It returns once
+// the server has read all that was sent to it and has closed the connection.
 func Carry(client, server net.Conn, up, down int64) {
 	go func() {
 		_, _ = io.CopyN(server, client, up)
@@ -412,9 +407,8 @@ func Carry(client, server net.Conn, up, down int64) {
 	_, _ = io.Copy(io.Discard, server)
 }
 
-// Address is a loopback address that belongs to the test until it ends, also
-// while nothing listens there: else another process could be given the port
-// between a counterpart's going away and its coming back.
+// Address returns a loopback address that belongs to the test until it ends, even while nothing listens there.
+// Otherwise another process could get the port while a counterpart is unreachable.
 func Address(t testing.TB) string {
 	t.Helper()
 	address, release, err := holdAddress()
@@ -425,10 +419,9 @@ func Address(t testing.TB) string {
 	return address
 }
 
-// SameJSON reports whether two JSON texts have the same value. Numbers are
-// compared as decimals of any size, never as floating point; of a name that
-// comes twice the last value counts, as in jsonb. What is no JSON is like
-// nothing else.
+// SameJSON reports whether two JSON texts have the same value. Numbers are compared as decimals of any size, never
+// as floating point. If a name occurs twice, its last value counts, as in jsonb. A text that is not JSON equals no
+// other text.
 func SameJSON(one, other []byte) bool {
 	return json.Valid(one) && json.Valid(other) && sameValue(exactly(one), exactly(other))
 }
@@ -458,8 +451,8 @@ func sameValue(one, other any) bool {
 	return one == other
 }
 
-// decimal is a number as the digits behind "0.", which neither begin nor end
-// with a zero, times a power of ten. Zero has no digits.
+// decimal is a number as its digits after "0." times a power of ten. The digits neither begin nor end with a zero.
+// Zero has no digits.
 type decimal struct {
 	negative        bool
 	digits, power10 string

@@ -2,9 +2,8 @@
 //
 //	name ──allowed?──▶ resolve ──▶ address ──forbidden? allowed?──▶ connect
 //
-// The address is checked where the operating system is about to connect, after
-// every resolving of a name: a name that stands for another address from one
-// look-up to the next (DNS rebinding) gains nothing.
+// The address is checked just before the operating system connects, after each resolution of a name. So a name that
+// resolves to another address at the next lookup (DNS rebinding) cannot avoid the check.
 package egress
 
 import (
@@ -21,12 +20,12 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// Rules are one provider's. The zero value forbids what no provider may have:
-// link-local and cloud metadata addresses, multicast.
+// Rules are the egress rules of one provider. The zero value forbids the addresses that no provider may have:
+// link-local and cloud metadata addresses, and multicast.
 type Rules struct {
 	DenyPrivate bool     // also forbid loopback, private and reserved addresses
-	Allow       []Target // nil: every other address; else these alone
-	Proxy       *Proxy   // nil: connect directly
+	Allow       []Target // the only allowed targets; nil allows all other addresses
+	Proxy       *Proxy   // nil to connect directly
 }
 
 // Dial connects to host:port over TCP, or fails with
@@ -41,10 +40,10 @@ func (r Rules) Dial(ctx context.Context, network, address string) (net.Conn, err
 	}
 	isNamed := r.Allow == nil || r.allowsName(host, port)
 	if !isNamed && !slices.ContainsFunc(r.Allow, Target.isAddress) {
-		return nil, dispatch.ErrEgressRefused // without asking the resolver
+		return nil, dispatch.ErrEgressRefused // before the name is resolved
 	}
 	literal, _ := netip.ParseAddr(host)
-	isThisMachine := strings.EqualFold(host, "localhost") || literal.Unmap().IsLoopback() // at a proxy it would be the proxy's own
+	isThisMachine := strings.EqualFold(host, "localhost") || literal.Unmap().IsLoopback() // through a proxy, it would be the proxy's own machine
 	if r.Proxy != nil && !isThisMachine {
 		proxy, err := r.Proxy.choose(host, port)
 		if err != nil {
@@ -61,7 +60,7 @@ func (r Rules) Dial(ctx context.Context, network, address string) (net.Conn, err
 	return dialer.DialContext(ctx, network, address)
 }
 
-// check looks at an address that is about to be connected to.
+// check refuses a forbidden address before the connection is made.
 func (r Rules) check(resolved string, isNamed bool) error {
 	target, err := netip.ParseAddrPort(resolved)
 	if err != nil {
@@ -86,19 +85,18 @@ func (r Rules) allowsAddress(target netip.AddrPort) bool {
 	return slices.ContainsFunc(r.Allow, func(t Target) bool { return t.matchesAddress(target) })
 }
 
-// Target is one entry of an allow-list: a name with all below
-// it (*.example.com), one name, or a block of addresses; with a port, or any.
+// Target is one entry of an allow-list: all names below a name (*.example.com), one name, or a block of addresses.
+// It may have a port.
 type Target struct {
-	name     string       // in lower case; empty for addresses
-	isSuffix bool         // names below it, not itself
+	name     string       // in lower case; "" for addresses
+	isSuffix bool         // matches the names below it, but not the name itself
 	block    netip.Prefix // invalid for a name
-	port     string       // empty for any
+	port     string       // "" for any port
 }
 
 var errTarget = errors.New("want a name, *.name, an address or a block such as 10.0.0.0/8, each with :port or without")
 
-// ParseTarget reads an entry. An address with a port is written like a URL's:
-// [2001:db8::1]:443.
+// ParseTarget reads an entry. An IPv6 address with a port is written as in a URL: [2001:db8::1]:443.
 func ParseTarget(text string) (Target, error) {
 	host, port, err := splitPort(text)
 	if err != nil {
@@ -169,14 +167,13 @@ func (t Target) matchesAddress(target netip.AddrPort) bool {
 
 func (t Target) matchesPort(port string) bool { return t.port == "" || t.port == port }
 
-// metadata are the addresses outside of the link-local ranges at which clouds
-// hand out credentials: AWS over IPv6 and its credentials for pods, Google, Scaleway and Oracle over IPv6,
-// Alibaba, Oracle, and Azure's own.
+// metadata are the addresses outside the link-local ranges at which clouds give out credentials: AWS over IPv6 and
+// for pods, Google, Scaleway and Oracle over IPv6, Alibaba, Oracle, and Azure.
 var metadata = addresses("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42", "fd00:c1::a9fe:a9fe",
 	"100.100.100.200", "192.0.0.192", "168.63.129.16")
 
-// reserved are blocks of the special-purpose registries (RFC 6890) that are
-// not reachable from everywhere, and that netip does not know as private.
+// reserved are blocks of the special-purpose registries (RFC 6890) that are not reachable globally and that netip
+// does not treat as private.
 var reserved = prefixes(
 	"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24",
 	"203.0.113.0/24", "240.0.0.0/4", "100::/64", "2001:2::/48", "2001:db8::/32", "fec0::/10",
@@ -186,8 +183,7 @@ func isNeverAllowed(address netip.Addr) bool {
 	return address.IsLinkLocalUnicast() || address.IsMulticast() || slices.Contains(metadata, address)
 }
 
-// isPrivate counts the unspecified address in: connecting to it reaches the
-// host itself.
+// isPrivate includes the unspecified address, since a connection to it reaches this machine.
 func isPrivate(address netip.Addr) bool {
 	return address.IsLoopback() || address.IsPrivate() || address.IsUnspecified() ||
 		slices.ContainsFunc(reserved, func(block netip.Prefix) bool { return block.Contains(address) })
@@ -202,8 +198,8 @@ var (
 	teredo     = netip.MustParsePrefix("2001::/32")       // RFC 4380
 )
 
-// meanings are the address and the IPv4 address that it carries inside, if it
-// does: a gateway may deliver to either.
+// meanings returns the address and the IPv4 addresses that it contains, if any. A gateway may deliver to any of
+// them.
 func meanings(address netip.Addr) []netip.Addr {
 	address = address.Unmap().WithZone("")
 	all := []netip.Addr{address}
@@ -212,7 +208,7 @@ func meanings(address netip.Addr) []netip.Addr {
 	case address.Is4():
 	case compatible.Contains(address), siit.Contains(address), nat64.Contains(address), isISATAP(raw):
 		all = append(all, netip.AddrFrom4([4]byte(raw[12:])))
-	case localNAT64.Contains(address): // its prefix may have 48, 56, 64 or 96 bits; byte 8 is left out of the first three
+	case localNAT64.Contains(address): // the prefix may have 48, 56, 64 or 96 bits; in the first three forms byte 8 is not part of the address
 		all = append(all,
 			netip.AddrFrom4([4]byte{raw[6], raw[7], raw[9], raw[10]}),
 			netip.AddrFrom4([4]byte{raw[7], raw[9], raw[10], raw[11]}),
@@ -220,13 +216,13 @@ func meanings(address netip.Addr) []netip.Addr {
 			netip.AddrFrom4([4]byte(raw[12:])))
 	case sixToFour.Contains(address):
 		all = append(all, netip.AddrFrom4([4]byte(raw[2:6])))
-	case teredo.Contains(address): // written upside down
+	case teredo.Contains(address): // the IPv4 address is stored inverted
 		all = append(all, netip.AddrFrom4([4]byte{^raw[12], ^raw[13], ^raw[14], ^raw[15]}))
 	}
 	return all
 }
 
-// isISATAP goes by the interface identifier, which any prefix may have (RFC 5214).
+// isISATAP recognises the interface identifier of ISATAP, which may follow any prefix (RFC 5214).
 func isISATAP(raw [16]byte) bool {
 	return raw[8]&^0x02 == 0 && raw[9] == 0 && raw[10] == 0x5e && raw[11] == 0xfe
 }

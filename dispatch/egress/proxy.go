@@ -22,24 +22,24 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// Proxy is the HTTP proxy that connections go through, each with a CONNECT of its own. The
-// proxy resolves the names.
+// Proxy is the HTTP proxy of a provider's connections. Each connection is made with its own CONNECT. The proxy
+// resolves the names.
 type Proxy struct {
-	choose func(host, port string) (*url.URL, error) // nil: connect directly
+	choose func(host, port string) (*url.URL, error) // returns nil to connect directly
 }
 
-// FromEnvironment is the setting for HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
+// FromEnvironment is the setting that uses HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
 const FromEnvironment = "environment"
 
 const (
 	connectTimeout = 10 * time.Second
-	mostOfAnswer   = 64 << 10 // bytes of a proxy's answer
+	mostOfAnswer   = 64 << 10 // the longest answer of a proxy, in bytes
 )
 
 var errProxy = errors.New(`want http://host:port, https://host:port, or environment`)
 
-// ParseProxy reads a setting: a URL, with a user and a password perhaps, or FromEnvironment.
-// An error repeats nothing of it.
+// ParseProxy reads a setting: a URL, perhaps with a user and a password, or FromEnvironment. Its error repeats
+// nothing of the setting.
 func ParseProxy(text string) (*Proxy, error) {
 	if text == FromEnvironment {
 		config := httpproxy.FromEnvironment()
@@ -61,7 +61,7 @@ func ParseProxy(text string) (*Proxy, error) {
 			if proxy == nil || err != nil {
 				return nil, err
 			}
-			return proxyURL(proxy.String()) // with a port
+			return proxyURL(proxy.String()) // adds the default port
 		}}, nil
 	}
 	proxy, err := proxyURL(text)
@@ -83,16 +83,16 @@ func proxyURL(text string) (*url.URL, error) {
 	return proxy, nil
 }
 
-// likeAddress is a name that many resolvers read as an IPv4 address, in parts, octal or
-// hexadecimal. No name that can be registered ends so.
+// likeAddress matches a name that many resolvers read as an IPv4 address, in parts, octal or hexadecimal. No name
+// that can be registered ends like that.
 var likeAddress = regexp.MustCompile(`(^|\.)(0x[0-9a-f]*|[0-9]+)$`)
 
-// through connects by the proxy. It can check an address that is written as one; of a name it
-// learns no address, so only the name counts.
+// through connects through the proxy. It checks the host if the host is written as an address. The address of a name
+// is not known here, so only the name is checked.
 func (r Rules) through(ctx context.Context, proxy *url.URL, host, port string, isNamed bool) (net.Conn, error) {
 	name := canonical(host)
 	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
-		name = "127.0.0.1" // which is the proxy itself
+		name = "127.0.0.1" // at the proxy, that is the proxy's own machine
 	}
 	if literal, err := netip.ParseAddr(name); err == nil {
 		if err := r.check(net.JoinHostPort(literal.String(), port), isNamed); err != nil {
@@ -110,13 +110,13 @@ func (r Rules) through(ctx context.Context, proxy *url.URL, host, port string, i
 	if proxy.Scheme == "https" {
 		conn = tls.Client(conn, &tls.Config{MinVersion: tls.VersionTLS12, ServerName: proxy.Hostname()})
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // ends what is under way
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // ends reads and writes under way
 	early, err := connect(conn, proxy, net.JoinHostPort(host, port))
 	if !stop() && err == nil {
-		err = context.Cause(ctx) // its deadline may stand
+		err = context.Cause(ctx) // the deadline may have been set on the connection
 	}
 	if err != nil {
-		_ = conn.Close() // it carried nothing
+		_ = conn.Close() // nothing was sent on it
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
@@ -128,7 +128,8 @@ func (r Rules) through(ctx context.Context, proxy *url.URL, host, port string, i
 	return &begun{conn, io.MultiReader(bytes.NewReader(early), conn)}, nil
 }
 
-// connect asks the proxy for a way, and returns what the other end has said already.
+// connect sends a CONNECT to the proxy. It returns the bytes of the other end that were read with the proxy's
+// answer.
 func connect(conn net.Conn, proxy *url.URL, to string) (early []byte, err error) {
 	request := &http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: to}, Host: to, Header: http.Header{}}
 	if user := proxy.User; user != nil {
@@ -141,7 +142,7 @@ func connect(conn net.Conn, proxy *url.URL, to string) (early []byte, err error)
 	reader := bufio.NewReader(io.LimitReader(conn, mostOfAnswer))
 	answer, err := http.ReadResponse(reader, request)
 	if err != nil {
-		return nil, errors.New("its answer is no HTTP") // the error may quote it
+		return nil, errors.New("its answer is no HTTP") // the parser's error may quote the answer
 	}
 	if answer.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("it refuses the connection with HTTP %d", answer.StatusCode)
@@ -149,7 +150,7 @@ func connect(conn net.Conn, proxy *url.URL, to string) (early []byte, err error)
 	return reader.Peek(reader.Buffered())
 }
 
-// begun is a connection of which the first bytes were read with the proxy's answer.
+// begun is a connection whose first bytes were read with the proxy's answer.
 type begun struct {
 	net.Conn
 	reader io.Reader

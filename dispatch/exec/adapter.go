@@ -1,15 +1,13 @@
-// Package exec is the adapter for a provider whose adapter is a program: a
-// child process, in any language, that stays and speaks the protocol of
-// docs/adapter-protocol.md in lines over its stdin and stdout.
+// Package exec is the adapter for a provider whose adapter is a program: a child process, in any language, that
+// speaks the protocol of docs/adapter-protocol.md in lines over its stdin and stdout.
 //
 //	Dispatch ──supervisor──▶ running ──inbox──▶ stdin
 //	   ▲                        │                 child
 //	   └────────calls◀──────read lines◀────────── stdout
 //
-// One child serves a provider, many requests at once. It is started at the
-// first dispatch. A child that breaks the protocol, falls silent or dies is
-// replaced, after a while that grows; what it had been asked stays in doubt.
-// None of that is felt beyond the provider.
+// One child serves a provider and handles many requests at once. The first dispatch starts it. A child that breaks
+// the protocol, is silent or ends is replaced, after a delay that grows. The requests that it has not answered stay
+// in doubt. Other providers notice nothing.
 package exec
 
 import (
@@ -53,7 +51,7 @@ func build(spec dispatch.Spec, patience patience, stderr io.Writer) (*Adapter, e
 	return &Adapter{program: settings.Command[0], client: client, children: children}, nil
 }
 
-// Dispatch asks the child once and reports what is known of it.
+// Dispatch asks the child at most once and returns the result.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	return a.client.Dispatch(ctx, request)
 }
@@ -61,11 +59,11 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 // Greet starts the child, if there is none, and asks for its hello.
 func (a *Adapter) Greet(ctx context.Context) dispatch.Result { return a.client.Greet(ctx) }
 
-// Close ends the child. First its stdin is closed, and it has time to finish. Then
-// it gets SIGTERM, and then SIGKILL.
+// Close ends the child. First it closes the child's stdin and gives it time to finish. Then the child gets SIGTERM,
+// and then SIGKILL.
 func (a *Adapter) Close() error { return a.children.close() }
 
-// Destinations is the program; where it connects to is its own affair.
+// Destinations returns the program. The program's own connections are not known.
 func (a *Adapter) Destinations() []dispatch.Destination {
 	return []dispatch.Destination{{Network: "program", Address: a.program}}
 }

@@ -19,17 +19,17 @@ import (
 	"github.com/agentoutbox/drainer/internal/child"
 )
 
-// patience is how long a child may take over what it owes.
+// patience holds the time limits of a child.
 type patience struct {
-	stalled time.Duration // with its stdin full
-	silent  time.Duration // without a word after the deadline of a request that it left unanswered
-	leaving time.Duration // with the end: once after its stdin ended, once after SIGTERM
-	drained time.Duration // what others hold open after the child's end is read no longer
+	stalled time.Duration // of a write while its stdin is full
+	silent  time.Duration // of the silence after the deadline of a request that it left unanswered
+	leaving time.Duration // of its end: once after its stdin was closed, once after SIGTERM
+	drained time.Duration // of reading pipes that other processes hold open after its end
 }
 
 var usualPatience = patience{stalled: 5 * time.Second, silent: 10 * time.Second, leaving: 3 * time.Second, drained: time.Second}
 
-// running is a child from its start to its end.
+// running is a child from its start until its end.
 type running struct {
 	hello    protocol.Hello // set before any other goroutine sees the child
 	process  *child.Process
@@ -37,14 +37,14 @@ type running struct {
 	calls    *calls
 	patience patience
 
-	greeted   chan []byte    // its first line
-	lastWords string         // of its stderr; read after following
-	outlets   []*os.File     // what is read from it; complete before reap
+	greeted   chan []byte    // gets its first line
+	lastWords string         // the last line of its stderr; may be read once following is done
+	outlets   []*os.File     // its stdout and stderr; complete before reap is called
 	following sync.WaitGroup // the readers of outlets
 
 	ending sync.Once
-	why    string        // an error class; read after ending
-	fate   fate          // read after done
+	why    string        // an error class; may be read after ending
+	fate   fate          // may be read after done
 	done   chan struct{} // closed when the child is gone and its calls have their answers
 }
 
@@ -59,13 +59,13 @@ func newRunning(process *child.Process, stdin *os.File, patience patience) *runn
 	}
 }
 
-// follow reads an outlet of the child until its end.
+// follow starts the reader of an output of the child, which reads until the output's end.
 func (c *running) follow(outlet *os.File, read func()) {
 	c.outlets = append(c.outlets, outlet)
 	c.following.Go(read)
 }
 
-// greet exchanges hellos.
+// greet exchanges hellos. It returns a fate with an error class if the child does not answer with a valid hello.
 func (c *running) greet(ctx context.Context) (protocol.Hello, fate) {
 	c.inbox.write(ctx, protocol.Greeting()) // a child that does not read will not say hello either
 	select {
@@ -87,8 +87,7 @@ func (c *running) greet(ctx context.Context) (protocol.Hello, fate) {
 // Hello implements [protocol.Peer].
 func (c *running) Hello() protocol.Hello { return c.hello }
 
-// Ask implements [protocol.Peer]. A request is unsent only while no byte of its
-// line is in the pipe.
+// Ask implements [protocol.Peer]. A request counts as unsent only while no byte of its line is in the pipe.
 func (c *running) Ask(ctx context.Context, id string, line []byte, class dispatch.Class) dispatch.Result {
 	answers, open := c.calls.begin(id)
 	if !open {
@@ -110,9 +109,8 @@ func (c *running) Ask(ctx context.Context, id string, line []byte, class dispatc
 	return (<-answers).evidence(class)
 }
 
-// unwritten is the result of a line that did not leave as a whole. A child that
-// got a part of it cannot read another line, and one that reads nothing serves
-// no request.
+// unwritten is the result of a line that was not written as a whole. A child that got a part of a line could not
+// read the next one, and a child that reads nothing serves no request. In both cases the child is ended.
 func (c *running) unwritten(ctx context.Context, written int, class string) dispatch.Result {
 	switch {
 	case class == down:
@@ -126,8 +124,8 @@ func (c *running) unwritten(ctx context.Context, written int, class string) disp
 	return protocol.NotSent(class)
 }
 
-// suspect ends a child that leaves a request unanswered beyond its deadline
-// and says nothing else either, and one that leaves too many.
+// suspect ends a child that leaves too many requests unanswered. It also ends a child that, for patience.silent
+// after the deadline of an unanswered request, sends nothing else either.
 func (c *running) suspect(ctx context.Context) {
 	if c.calls.tooManyAbandoned() {
 		c.end(hung)
@@ -164,16 +162,15 @@ func (c *running) listen(stdout *os.File, longest int) {
 	c.end(died)
 }
 
-// The error classes of what becomes of a child.
+// The error classes of a child's end.
 const (
-	down    = "child_down" // it takes no requests
+	down    = "child_down" // it accepts no requests
 	died    = "child_died"
 	hung    = "child_hung"
 	stalled = "child_stalled"
 )
 
-// end takes no more requests and kills the child. All calls under way get the
-// reason as their error class.
+// end accepts no more requests and kills the child. why becomes the error class of all calls under way.
 func (c *running) end(why string) {
 	c.ending.Do(func() {
 		c.why = why
@@ -182,7 +179,7 @@ func (c *running) end(why string) {
 	})
 }
 
-// reap waits for the end. What the child had written before still counts.
+// reap waits for the child's end, and then ends its calls. Answers that the child wrote before its end still count.
 func (c *running) reap() {
 	<-c.process.Ended()
 	c.end(died)
@@ -197,8 +194,8 @@ func (c *running) reap() {
 	close(c.done)
 }
 
-// obituary says how a child ended, where that was not this side's doing. It is called
-// after the end.
+// obituary describes how a child ended, or returns nil if drainer ended it for another reason. It is called after
+// the end.
 func (c *running) obituary() *dispatch.Problem {
 	switch c.why {
 	case died:
@@ -213,8 +210,8 @@ func (c *running) obituary() *dispatch.Problem {
 	return nil
 }
 
-// close lets the child go: its stdin ends, then SIGTERM, then SIGKILL, which is
-// an error.
+// close ends the child: it closes the child's stdin, then sends SIGTERM, then SIGKILL. It returns an error if
+// SIGKILL was needed.
 func (c *running) close() error {
 	c.calls.close()
 	c.inbox.close()
@@ -229,7 +226,7 @@ func (c *running) close() error {
 // inbox writes whole lines to a child's stdin, one after the other.
 type inbox struct {
 	stdin   *os.File
-	turn    chan struct{} // holds a token while a line is written
+	turn    chan struct{} // holds an element while a line is written
 	stalled time.Duration
 }
 
@@ -237,9 +234,9 @@ func newInbox(stdin *os.File, stalled time.Duration) *inbox {
 	return &inbox{stdin: stdin, turn: make(chan struct{}, 1), stalled: stalled}
 }
 
-// write returns the number of bytes that reached the pipe, and an error class if
-// that is not the whole line. It gives up when ctx ends, or when the pipe stays
-// full for too long, because all other requests wait behind it.
+// write returns the number of bytes that reached the pipe, and an error class if that is not the whole line. It
+// gives up when ctx ends, or when the pipe stays full for too long, because all other requests wait behind this
+// line.
 func (i *inbox) write(ctx context.Context, line []byte) (written int, class string) {
 	select {
 	case i.turn <- struct{}{}:
@@ -272,7 +269,7 @@ func (i *inbox) writeUntil(ctx context.Context, line []byte) (int, error) {
 	})
 	defer func() {
 		if !stop() {
-			<-interrupted // or it would interrupt the next line
+			<-interrupted // otherwise the deadline could interrupt the next line
 		}
 	}()
 	return i.stdin.Write(line)
@@ -285,10 +282,10 @@ type launcher struct {
 	provider string
 	settings Settings
 	patience patience
-	stderr   io.Writer // drainer's
+	stderr   io.Writer // stderr of drainer
 }
 
-// start gives a child that has said hello, or what became of one that did not.
+// start returns a child that has said hello, or the reason why there is none.
 func (l launcher) start(ctx context.Context) (*running, fate) {
 	started, err := l.spawn()
 	if err != nil {
@@ -336,9 +333,9 @@ func (l launcher) spawn() (*running, error) {
 	return started, nil
 }
 
-// pipes are the two ends of what connects a child.
+// pipes are both ends of a child's pipes.
 type pipes struct {
-	stdin, stdout, stderr *os.File // ours; stderr is nil where it is discarded
+	stdin, stdout, stderr *os.File // this side's ends; stderr is nil if it is discarded
 	theirs                []*os.File
 }
 

@@ -26,8 +26,7 @@ type Settings struct {
 	Stderr       string            `yaml:"stderr,omitempty" jsonschema:"enum=pass,enum=discard,default=pass" jsonschema_description:"pass copies the program's stderr to drainer's, with the provider's name before each line."`
 }
 
-// Tool is a tool's block: there is nothing to say in it. The operation's name
-// is all that its program needs.
+// Tool is a tool's `exec` block, which has no settings. The program needs only the operation's name.
 type Tool struct{}
 
 func newSettings(spec dispatch.Spec) (Settings, error) {
@@ -79,14 +78,12 @@ func (s *Settings) checkRest() error {
 
 func holdsNUL(text string) bool { return strings.ContainsRune(text, 0) }
 
-// inherited are the variables that a program needs in order to start, and that
-// hold no secrets. DATABASE_URL, and what else drainer was given, is not the
-// program's business. That keeps it from passing on by accident what it could
-// read in /proc all the same.
+// inherited are the variables that a program needs to start and that contain no secrets. The program does not get
+// DATABASE_URL and the other variables of drainer. So it cannot pass them on by accident, although it could read
+// them in /proc.
 var inherited = []string{"PATH", "HOME", "LANG", "TMPDIR", "TZ"}
 
-// environment makes the program's environment. The configured variables come
-// last, where they win.
+// environment makes the program's environment. The configured variables come last and override the inherited ones.
 func environment(configured map[string]string) []string {
 	variables := []string{}
 	for _, name := range inherited {

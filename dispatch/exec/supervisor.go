@@ -11,11 +11,11 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
 )
 
-// restarts is the wait before a child is replaced. One that lived for the cap
-// has shown that it can, and its end counts as the first.
+// restarts is the backoff before a child is replaced. After a child that lived for at least Cap, it starts again
+// from the first delay.
 var restarts = dispatch.Backoff{Base: 500 * time.Millisecond, Cap: 30 * time.Second}
 
-// supervisor keeps one child, or knows why there is none.
+// supervisor keeps one child, or the reason why there is none.
 type supervisor struct {
 	launch func(context.Context) (*running, fate)
 	ctx    context.Context // ends with the adapter
@@ -23,22 +23,22 @@ type supervisor struct {
 
 	mu       sync.Mutex
 	current  *generation // nil while there is no child
-	failures int         // in a row
+	failures int         // consecutive failures
 	retryAt  time.Time
-	why      fate // of the last child
+	why      fate // how the last child ended
 }
 
-// fate says how a child ended: by an error class, and in words.
+// fate describes how a child ended.
 type fate struct {
 	class   string
 	problem *dispatch.Problem
 }
 
-// generation is one child from before its start until after its end.
+// generation is one child, from before its start until after its end.
 type generation struct {
-	ready chan struct{} // closed once the child serves, or will not
-	over  chan struct{} // closed once nothing of it is left
-	child *running      // read after ready; nil where it did not start
+	ready chan struct{} // closed once the child serves, or has failed to start
+	over  chan struct{} // closed once the child and its readers have ended
+	child *running      // may be read after ready; nil if it did not start
 }
 
 func supervise(launch func(context.Context) (*running, fate)) *supervisor {
@@ -54,8 +54,7 @@ func (s *supervisor) reach(ctx context.Context) (protocol.Peer, dispatch.Result)
 	return child, dispatch.Result{}
 }
 
-// serving is the child, started if there is none, or the reason why the
-// request was not sent.
+// serving returns the child and starts it if there is none, or returns the result of a request that was not sent.
 func (s *supervisor) serving(ctx context.Context) (*running, dispatch.Result) {
 	generation, refusal := s.generation()
 	if generation == nil {
@@ -91,7 +90,8 @@ func (s *supervisor) refusal() dispatch.Result {
 	return s.refusalLocked()
 }
 
-// refusalLocked asks the engine not to come back before the next start.
+// refusalLocked returns the result of a request for which there is no child. It asks the engine to wait for the next
+// start.
 func (s *supervisor) refusalLocked() dispatch.Result {
 	refusal := protocol.NotSent(s.why.class)
 	refusal.Problem = s.why.problem
@@ -99,7 +99,7 @@ func (s *supervisor) refusalLocked() dispatch.Result {
 	return refusal
 }
 
-// oversee lives as long as a child.
+// oversee starts a child and waits for its end.
 func (s *supervisor) oversee(g *generation) {
 	defer close(g.over)
 	began := time.Now()
@@ -127,7 +127,7 @@ func (s *supervisor) ended(why fate, lived time.Duration) {
 	s.retryAt = time.Now().Add(restarts.Delay(s.failures, 0, rand.Float64()))
 }
 
-// close is called after the last request was answered.
+// close ends the child. It is called after the last request was answered.
 func (s *supervisor) close() error {
 	s.mu.Lock()
 	s.cancel()
@@ -145,20 +145,20 @@ func (s *supervisor) close() error {
 	return err
 }
 
-// maxAbandoned bounds how many requests a child may have left unanswered.
+// maxAbandoned is how many requests a child may leave unanswered after their dispatches have ended.
 const maxAbandoned = 1000
 
 // calls are the requests that a child has not answered yet, by their ids.
 type calls struct {
 	mu        sync.Mutex
-	waiting   map[string]chan answer // nil where the dispatch has ended
+	waiting   map[string]chan answer // nil if the dispatch has ended
 	abandoned int
 	closed    bool
-	over      fate // of the child, once it is known
+	over      fate // how the child ended, once that is known
 	heard     time.Time
 }
 
-// answer is the end of a request: a result, or the reason why there is none.
+// answer is the end of a request: a result, or a fate if there is no result.
 type answer struct {
 	result protocol.Result
 	fate   fate
@@ -175,8 +175,8 @@ func (a answer) evidence(class dispatch.Class) dispatch.Result {
 
 func newCalls() *calls { return &calls{waiting: map[string]chan answer{}} }
 
-// begin returns false if the child takes no more requests. Otherwise the call gets
-// exactly one answer, unless it is forgotten or abandoned before.
+// begin returns false if the child accepts no more requests. Otherwise the call gets exactly one answer, unless it
+// is forgotten or abandoned before.
 func (c *calls) begin(id string) (answers <-chan answer, open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,15 +188,15 @@ func (c *calls) begin(id string) (answers <-chan answer, open bool) {
 	return waiting, true
 }
 
-// forget is for a request that the child cannot have read.
+// forget removes a request that the child cannot have read.
 func (c *calls) forget(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.waiting, id)
 }
 
-// abandon is for a request whose dispatch has ended; its answer will be
-// dropped. It reports false where the answer is there.
+// abandon marks a request whose dispatch has ended, so that its answer will be dropped. It returns false if the
+// request was answered already.
 func (c *calls) abandon(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,9 +220,9 @@ func (c *calls) heardSince(since time.Time) bool {
 	return c.heard.After(since)
 }
 
-// settle gives an answer to the dispatch that waits for it. It reports false for one to
-// nothing that was asked, or that was answered before. An answer that breaks
-// the protocol otherwise leaves its own request in doubt and no other.
+// settle passes an answer to the dispatch that waits for it. It returns false for an answer to an unknown request,
+// or to a request that was answered before. An answer that breaks the protocol in another way leaves only its own
+// request in doubt.
 func (c *calls) settle(line []byte) bool {
 	result, err := protocol.ParseResult(line)
 	settled := answer{result: result}
@@ -245,14 +245,14 @@ func (c *calls) settle(line []byte) bool {
 	return true
 }
 
-// close begins no more calls.
+// close makes begin refuse all further calls.
 func (c *calls) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
 }
 
-// refusal is for a request that came after the end.
+// refusal is the result of a request that came after the child's end.
 func (c *calls) refusal() dispatch.Result {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -261,7 +261,7 @@ func (c *calls) refusal() dispatch.Result {
 	return refusal
 }
 
-// fail ends all calls under way: no answer will come.
+// fail ends all calls under way. They will get no answer.
 func (c *calls) fail(why fate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

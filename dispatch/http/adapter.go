@@ -1,15 +1,13 @@
-// Package http is the declarative HTTP adapter: a provider is a base URL and
-// its credentials, a tool is a method, a path and a body, all of it in
-// configuration.
+// Package http is the declarative HTTP adapter. The configuration alone defines a provider (a base URL and its
+// credentials) and a tool (a method, a path and a body).
 //
 //	Request ──tool.render──▶ call ──transport──▶ response ──tool.judge──▶ Result
 //
-// One dispatch sends at most one request. The host comes from the
-// configuration alone: what an agent asked for can fill a path segment, a
-// query value, a header value or the body, and nothing else.
+// One dispatch sends at most one request. The host comes from the configuration alone. Data of the agent can fill a
+// path segment, a query value, a header value or the body, and nothing else.
 //
-// A response is judged by the first that knows: the operator's rules for the
-// tool, the provider's profile, and last its status.
+// A response is judged by the first of these that decides: the operator's rules for the tool, the rules of the
+// provider's profile, the HTTP status.
 package http
 
 import (
@@ -57,7 +55,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	return &Adapter{provider: provider, tools: tools, transport: onesend.New(spec.Network), timeout: spec.Timeout}, nil
 }
 
-// Dispatch sends one request and reports what the evidence says about it.
+// Dispatch sends one request and returns the result that the evidence proves.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	tool, ok := a.tools[request.Tuple.Operation()]
 	if !ok {
@@ -95,16 +93,16 @@ func unanswered(failure *onesend.Failure) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Class}
 }
 
-// Destinations is where every request goes.
+// Destinations returns the address to which every request goes.
 func (a *Adapter) Destinations() []dispatch.Destination {
 	return []dispatch.Destination{onesend.Destination(a.provider.base)}
 }
 
-// Signer adds to a rendered request a proof of the sender. It is called once
-// for each attempt, since what it adds may depend on the time.
+// Signer adds a proof of the sender to a rendered request. It is called once for each attempt, since a signature may
+// depend on the time.
 type Signer func(header http.Header, body []byte)
 
-// NewSigned is [New] for protocols that sign what they send.
+// NewSigned is [New] for protocols that sign their requests.
 func NewSigned(spec dispatch.Spec, sign Signer) (*Adapter, error) {
 	adapter, err := New(spec)
 	if err != nil {

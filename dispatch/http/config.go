@@ -42,7 +42,7 @@ type Tool struct {
 	Response Response          `yaml:"response,omitempty" jsonschema_description:"How the response is understood."`
 }
 
-// Response says how a tool's responses are understood.
+// Response defines how a tool's responses are understood.
 type Response struct {
 	Ref   string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over the response body for the provider's own id of the effect: .id. A lookup's answer without it is not believed."`
 	Rules []Rule `yaml:"rules,omitempty" jsonschema_description:"Rules for responses whose status is not enough. The first that matches decides, else the profile, else the status."`
@@ -56,7 +56,7 @@ type Rule struct {
 	Error      string `yaml:"error,omitempty" jsonschema:"pattern=^[a-z][a-z0-9_]{0,63}$" jsonschema_description:"A short name for the failure, stored in place of http_<status> or absent."`
 }
 
-// ruleSettings are the rules as package rules takes them.
+// ruleSettings converts the rules for package rules.
 func ruleSettings(written []Rule) []rules.Setting {
 	settings := make([]rules.Setting, len(written))
 	for i, rule := range written {
@@ -70,13 +70,13 @@ type provider struct {
 	base        *url.URL
 	headers     http.Header
 	key         keyPlacement
-	keyTTL      time.Duration // the longest that the profile vouches for; 0 where it does not say
-	rules       rules.Rules   // the profile's
+	keyTTL      time.Duration // for how long the profile knows that the provider remembers a key; 0 if it does not say
+	rules       rules.Rules   // those of the profile
 	replay      []string      // headers that mark a replay
-	shouldRetry string        // header that says whether to try again; "" where there is none
+	shouldRetry string        // the header that asks for a retry or forbids it; "" for none
 	limit       int64
 	capture     []string
-	sign        Signer // nil where requests are not signed
+	sign        Signer // nil if requests are not signed
 }
 
 func newProvider(block dispatch.Block) (*provider, error) {
@@ -91,7 +91,7 @@ func newProvider(block dispatch.Block) (*provider, error) {
 	p := &provider{
 		base: base, headers: http.Header{}, limit: cmp.Or(settings.MaxResponseBody, defaultMaxResponseBody),
 		key: key, keyTTL: profile.keyTTL, rules: known,
-		replay:      []string{"Idempotency-Replay", "Idempotent-Replayed"}, // in common use
+		replay:      []string{"Idempotency-Replay", "Idempotent-Replayed"}, // both are in common use
 		shouldRetry: cmp.Or(settings.ShouldRetryHeader, profile.shouldRetryHeader),
 	}
 	problems := []error{
@@ -120,7 +120,7 @@ func newProvider(block dispatch.Block) (*provider, error) {
 	return p, errors.Join(problems...)
 }
 
-// checkHeaderField takes a name that was left out for a good one.
+// checkHeaderField accepts an empty name, which means that the setting is absent.
 func checkHeaderField(field, name string) error {
 	if name != "" && !httpguts.ValidHeaderFieldName(name) {
 		return fmt.Errorf("%s: not a header name", field)
@@ -140,8 +140,8 @@ func (p *provider) checkHeaderName(name string) error {
 	return nil
 }
 
-// reservedHeaders frame the message, name the host or decide how the body is
-// read; none of them is a matter of configuration.
+// reservedHeaders are headers that frame the message, name the host or decide how the body is read. The
+// configuration must not set them.
 var reservedHeaders = []string{
 	"Accept-Encoding", "Connection", "Content-Length", "Expect", "Host", "Keep-Alive",
 	"Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
@@ -168,11 +168,11 @@ func parseBase(text string) (*url.URL, error) {
 	return base, nil
 }
 
-// profile holds the known facts about a provider, as an operator would configure
-// them. docs/providers.md cites the sources.
+// profile holds the known facts about a provider, in the form of the configuration. docs/providers.md cites the
+// sources.
 type profile struct {
-	key               KeySettings   // without a place the provider knows no keys
-	keyTTL            time.Duration // how long it says to remember a key; 0 where it does not say
+	key               KeySettings   // header, query and field are empty if the provider accepts no key
+	keyTTL            time.Duration // how long the provider says it remembers a key; 0 if it does not say
 	shouldRetryHeader string
 	rules             []Rule
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/agentoutbox/drainer/internal/jq"
 )
 
-// judge reads a response and says what it proves.
+// judge reads a response and returns the outcome that it proves.
 func (t *tool) judge(ctx context.Context, response *http.Response) dispatch.Result {
 	a := read(ctx, response, t.provider.limit)
 	v := t.verdict(ctx, a)
@@ -55,8 +55,7 @@ func (p *provider) captured(header http.Header) map[string]string {
 	return captured
 }
 
-// verdict takes the operator's rules first, then the provider's profile, and
-// last the meaning of the status.
+// verdict applies the operator's rules first, then the provider's profile, then the meaning of the status.
 func (t *tool) verdict(ctx context.Context, a *answer) rules.Verdict {
 	v, known := a.ruled(ctx, t.reading.Rules)
 	if !known {
@@ -65,23 +64,22 @@ func (t *tool) verdict(ctx context.Context, a *answer) rules.Verdict {
 		}
 		v = t.provider.advised(v, a)
 	}
-	// A server's failure that was stored with the key does not show whether the
-	// effect happened, and every retry would get it again. A provider that asks
-	// for a retry all the same is believed.
+	// If a server stored its failure with the key, the failure does not show whether the effect happened, and every
+	// retry would get it again. A provider that asks for a retry all the same is believed.
 	if a.status >= 500 && t.provider.isReplay(a.header) && !says(a.header, t.provider.shouldRetry, "true") {
 		return beyondRetry(v)
 	}
 	return v
 }
 
-// answer is a response, read as far as it could be.
+// answer is a response with as much of its body as could be read.
 type answer struct {
 	status int
 	header http.Header
 	readAt time.Time // by this process's clock
 
-	body       []byte // nil where it was not read
-	unreliable string // why the body proves nothing, as an error class; "" for a good one
+	body       []byte // nil if it was not read or is blank
+	unreliable string // why the body proves nothing, as an error class; "" for a reliable body
 
 	decoded bool
 	value   any
@@ -101,7 +99,7 @@ func read(ctx context.Context, response *http.Response, limit int64) *answer {
 		}
 	default:
 		a.body = body
-		// Many providers send no body at all with a success, whatever its type.
+		// Many providers send no body with a success, although they declare a content type.
 		if len(body) > 0 && evidence.DeclaresJSON(a.header.Get("Content-Type")) && !json.Valid(body) {
 			a.unreliable = "malformed_body"
 		}
@@ -109,8 +107,8 @@ func read(ctx context.Context, response *http.Response, limit int64) *answer {
 	return a
 }
 
-// readBody reads at most limit bytes, counted after decompression. Some frameworks
-// write a byte order mark before JSON, or a blank where there is no body.
+// readBody reads at most limit bytes, counted after decompression. It removes a byte order mark, which some
+// frameworks write before JSON, and returns nil for a blank body.
 func readBody(body io.Reader, limit int64) ([]byte, error) {
 	read, err := io.ReadAll(io.LimitReader(body, limit+1))
 	switch {
@@ -126,7 +124,7 @@ func readBody(body io.Reader, limit int64) ([]byte, error) {
 	return read, nil
 }
 
-// json is the body as a JSON value, nil where it is none.
+// json returns the body as a JSON value, or nil if it is not JSON.
 func (a *answer) json() any {
 	if !a.decoded && len(a.body) > 0 {
 		a.value, _ = jq.Decode(a.body)
@@ -138,8 +136,7 @@ func (a *answer) json() any {
 // bareAnswers have no header and no body.
 var bareAnswers = []rules.Answer{&answer{status: 200}, &answer{status: 404}, &answer{status: 500}}
 
-// ruled asks rules. They need the body: where it is not reliable, nothing is
-// certain.
+// ruled applies rules. Rules need the body, so an unreliable body leaves the outcome in doubt.
 func (a *answer) ruled(ctx context.Context, by rules.Rules) (v rules.Verdict, known bool) {
 	if len(by) > 0 && a.unreliable != "" {
 		return rules.Doubt(a.unreliable), true
@@ -169,8 +166,8 @@ func (a *answer) Class() string {
 	return fmt.Sprintf("http_%d", a.status)
 }
 
-// CanProve implements [rules.Answer]. A server's error proves no effect. A
-// refusal to look, or a page that is not data, proves no absence.
+// CanProve implements [rules.Answer]. A 5xx does not prove an effect. Only a 404, a 410 or a 2xx with JSON can prove
+// absence.
 func (a *answer) CanProve(outcome dispatch.Outcome) bool {
 	switch outcome {
 	case dispatch.Completed:
@@ -182,7 +179,7 @@ func (a *answer) CanProve(outcome dispatch.Outcome) bool {
 	return true
 }
 
-// byStatus is the verdict where no rule knows better.
+// byStatus returns the verdict of the status, for a response that no rule matches.
 func byStatus(a *answer) rules.Verdict {
 	switch outcome := outcomeOf(a); {
 	case outcome != dispatch.Completed:
@@ -193,9 +190,9 @@ func byStatus(a *answer) rules.Verdict {
 	return rules.Verdict{Outcome: dispatch.Completed}
 }
 
-// leadsToResult is true of a redirect that may come after an effect. A 303 does (RFC 9110, 15.4.4), and
-// after a 301 or 302 too clients go on with a GET: such a server may have acted. Only a 307 or 308 wants the
-// same request elsewhere.
+// leadsToResult reports whether a redirect may follow an effect. A 303 does (RFC 9110, 15.4.4). After a 301 or 302,
+// too, clients continue with a GET, so such a server may have acted. Only a 307 or 308 asks for the same request at
+// another address.
 func leadsToResult(status int) bool {
 	return status >= http.StatusMovedPermanently && status <= http.StatusSeeOther
 }
@@ -222,11 +219,10 @@ func outcomeOf(a *answer) dispatch.Outcome {
 	return dispatch.Ambiguous
 }
 
-// saysInFlight distinguishes the two meanings of 409: still busy with this key,
-// or refused. Only the first is worth another attempt, and providers say so
-// with a Retry-After or in their problem details (RFC 9457). A 409 that does
-// not say is a refusal: on a first attempt nothing of ours is in flight, and
-// after an attempt in doubt a refusal does not end the doubt.
+// saysInFlight distinguishes the two meanings of 409: the provider still works on a request with this key, or it
+// refuses. Only the first is worth another attempt. Providers show it with a Retry-After or in their problem details
+// (RFC 9457). A 409 without either is a refusal: on a first attempt no request of ours is in flight, and after an
+// attempt in doubt a refusal does not end the doubt.
 func saysInFlight(a *answer) bool {
 	if a.header.Get("Retry-After") != "" {
 		return true
@@ -244,9 +240,8 @@ func (p *provider) isReplay(header http.Header) bool {
 	return slices.ContainsFunc(p.replay, func(name string) bool { return says(header, name, "true") })
 }
 
-// advised follows the provider's advice about another attempt. It moves a
-// verdict towards doubt, with one exception: a provider that limits the rate
-// and wants no retry has refused, without an effect.
+// advised applies the provider's advice about another attempt. The advice moves a verdict towards doubt, with one
+// exception: a provider that limits the rate and wants no retry has refused, without an effect.
 func (p *provider) advised(v rules.Verdict, a *answer) rules.Verdict {
 	switch {
 	case says(a.header, p.shouldRetry, "true"):
@@ -262,8 +257,8 @@ func (p *provider) advised(v rules.Verdict, a *answer) rules.Verdict {
 	return v
 }
 
-// beyondRetry ends what would be tried again. After "not now" or "still busy"
-// without another attempt, the outcome stays unknown.
+// beyondRetry makes a verdict final that would lead to a retry. After "not now" or "still busy", without another
+// attempt, the outcome stays unknown.
 func beyondRetry(v rules.Verdict) rules.Verdict {
 	switch v.Outcome {
 	case dispatch.Throttled, dispatch.InFlight, dispatch.Ambiguous:
@@ -276,9 +271,8 @@ func says(header http.Header, name, word string) bool {
 	return name != "" && strings.EqualFold(strings.TrimSpace(header.Get(name)), word)
 }
 
-// details are the members of a Problem Details object (RFC 9457); nil where
-// the response has none. A member of the wrong type counts as left out, as
-// the RFC demands.
+// details are the members of a Problem Details object (RFC 9457). It is nil if the response has none. A member of
+// the wrong type counts as missing, as the RFC demands.
 type details map[string]any
 
 func problemDetails(a *answer) details {
@@ -295,15 +289,14 @@ func (d details) text(member string) string {
 	return text
 }
 
-// retryAfter reads a member that RFC 9457 does not know. Cloudflare sends it in
-// front of any API that it protects.
+// retryAfter reads retry_after, which RFC 9457 does not define. Cloudflare sends it for any API that it protects.
 func (d details) retryAfter() time.Duration {
 	number, _ := d["retry_after"].(json.Number)
 	wait, _ := evidence.Seconds(number.String())
 	return wait
 }
 
-// problem keeps the readable members; nil where there are none.
+// problem returns the type, title and detail, or nil if all are empty.
 func (d details) problem() *dispatch.Problem {
 	kept := dispatch.Problem{
 		Type:   evidence.Text(d.text("type")),

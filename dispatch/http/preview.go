@@ -19,15 +19,16 @@ import (
 
 const hidden = "[hidden]"
 
-// Preview writes the request as it would be sent. What is the same for all intents may be a credential, in a header, in
-// the query or in the path of the provider, and a signature works as one: these are left out.
+// Preview returns the request as text, as it would be sent, without secrets. A value that is the same for all
+// intents may be a credential, whether in a header, in the query or in the provider's path, and a signature works as
+// one. So Preview hides all of these.
 func (a *Adapter) Preview(ctx context.Context, request dispatch.Request) (string, error) {
 	tool, ok := a.tools[request.Tuple.Operation()]
 	if !ok {
 		return "", fmt.Errorf("no tool of this configuration is named %q", request.Tuple.ToolName)
 	}
 	call, err := tool.render(ctx, request)
-	if err != nil { // it may quote a value
+	if err != nil { // the error may quote a value
 		if problem := render.Problem(err); problem != nil {
 			return "", errors.New(problem.Title + ": " + problem.Detail)
 		}
@@ -52,12 +53,12 @@ func (a *Adapter) Preview(ctx context.Context, request dispatch.Request) (string
 	return written.String(), nil
 }
 
-// shownAddress hides the path of the provider, which is all of the path where requests are signed: their tools have none
-// of their own.
+// shownAddress hides the provider's path. If requests are signed, it hides the whole path, since such tools have no
+// path of their own.
 func (t *tool) shownAddress(address *url.URL) string {
 	base := strings.TrimSuffix(t.provider.base.EscapedPath(), "/")
 	own := &url.URL{RawPath: strings.TrimPrefix(address.RawPath, base)}
-	own.Path, _ = url.PathUnescape(own.RawPath) // it is a part of what could be unescaped
+	own.Path, _ = url.PathUnescape(own.RawPath) // cannot fail: it is a part of an escaped path that was unescaped before
 	shown := own.EscapedPath()
 	switch {
 	case t.provider.sign != nil && shown != "/":
@@ -78,17 +79,18 @@ func (t *tool) shownAddress(address *url.URL) string {
 	return shown
 }
 
-// isIntents reports a value that the intent alone gives: beside a placeholder, and in an expression, there may be a credential.
+// isIntents reports whether the intent alone gives the value. Text beside a placeholder, or in an expression, may be
+// a credential.
 func isIntents(template render.Template) bool {
 	return !slices.ContainsFunc(template, func(piece render.Piece) bool {
 		return piece.Literal != "" || piece.Value != nil && !plainPath.MatchString(piece.Value.Source())
 	})
 }
 
-// plainPath is an expression that only takes a field out of the intent.
+// plainPath matches an expression that only reads a field of the intent.
 var plainPath = regexp.MustCompile(`^(\.[A-Za-z_][A-Za-z0-9_]*)+$`)
 
-// isOfIntent reports a header that the intent gives its value, or that cannot be a credential.
+// isOfIntent reports whether the header's value comes from the intent, or cannot be a credential.
 func (t *tool) isOfIntent(name string) bool {
 	if _, isProviders := t.provider.headers[name]; isProviders {
 		return false

@@ -21,8 +21,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// path is the part of a URL that a tool names. Values from the payload stay
-// inside the segment in which their placeholder stands.
+// path is the path of a tool's URL. A value from the payload stays inside the segment of its placeholder.
 type path []render.Template
 
 var errUnsafeSegment = errors.New("a path segment would be empty, climb the path or hold a slash")
@@ -68,7 +67,7 @@ func segments(whole render.Template) path {
 	return append(cut, current)
 }
 
-// below is the URL of the path under base. Scheme and host are base's own.
+// below returns the URL of the path under base. Scheme and host are those of base.
 func (p path) below(ctx context.Context, base *url.URL, input any) (*url.URL, error) {
 	written := make([]string, len(p))
 	for i, segment := range p {
@@ -88,8 +87,8 @@ func (p path) below(ctx context.Context, base *url.URL, input any) (*url.URL, er
 	return &target, err
 }
 
-// escapeSegment refuses a slash, escaped or not: many servers decode a path, some
-// twice, before they split it, and would find more segments than the tool names.
+// escapeSegment refuses a slash, escaped or not. Many servers decode a path, some even twice, before they split it,
+// and would find more segments than the tool has.
 func escapeSegment(text string) (string, error) {
 	lower := strings.ToLower(text)
 	if strings.ContainsFunc(text, isSlash) || strings.Contains(lower, "%2f") || strings.Contains(lower, "%5c") {
@@ -98,8 +97,7 @@ func escapeSegment(text string) (string, error) {
 	return url.PathEscape(text), nil
 }
 
-// isUnsafe also refuses what becomes a climb at a server that decodes the
-// path before it splits it.
+// isUnsafe also refuses a segment that climbs the path on a server that decodes the path before it splits it.
 func isUnsafe(segment string) bool {
 	plain, err := url.PathUnescape(segment)
 	if err != nil || plain == "" {
@@ -115,12 +113,10 @@ func isUnsafe(segment string) bool {
 
 func isSlash(r rune) bool { return r == '/' || r == '\\' }
 
-// field is the body field that carries the idempotency key; without a name
-// the body carries none.
+// field is the body field that carries the idempotency key. Without a name, the body carries no key.
 type field struct{ name, value string }
 
-// encoding writes a body: the agent's payload, or the mapped value where the tool
-// has a mapping.
+// encoding writes a body: the agent's payload, or the mapped value if the tool has a mapping.
 type encoding struct {
 	contentType string
 	encode      func(payload json.RawMessage, mapped *any, key field) ([]byte, error)
@@ -132,8 +128,8 @@ var encodings = map[string]encoding{
 	"none": {"", func(json.RawMessage, *any, field) ([]byte, error) { return nil, nil }},
 }
 
-// encodeJSON forwards the payload byte for byte unless it is mapped: a
-// round trip through Go values would reorder and renumber it.
+// encodeJSON forwards the payload byte for byte unless it is mapped. A round trip through Go values would change the
+// order of fields and the form of numbers.
 func encodeJSON(payload json.RawMessage, mapped *any, key field) ([]byte, error) {
 	body := []byte(payload)
 	if mapped != nil {
@@ -147,8 +143,7 @@ func encodeJSON(payload json.RawMessage, mapped *any, key field) ([]byte, error)
 
 var errKeyField = errors.New("the body is no object, or already has the field of the idempotency key")
 
-// insertField puts the key in front of the other fields and leaves their
-// bytes alone.
+// insertField puts the key before the other fields and leaves their bytes unchanged.
 func insertField(object []byte, key field) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(object, &fields); err != nil || fields == nil {
@@ -167,8 +162,8 @@ func insertField(object []byte, key field) ([]byte, error) {
 	return append(append(entry[:len(entry)-1], ','), rest...), nil
 }
 
-// encodeForm writes nested values the way PHP, Rails and Stripe read them:
-// metadata[order]=7 and items[0]=a. Fields are sorted.
+// encodeForm writes nested values as PHP, Rails and Stripe read them: metadata[order]=7 and items[0]=a. Fields are
+// sorted.
 func encodeForm(payload json.RawMessage, mapped *any, key field) ([]byte, error) {
 	var value any
 	if mapped != nil {
@@ -194,14 +189,14 @@ func encodeForm(payload json.RawMessage, mapped *any, key field) ([]byte, error)
 	return []byte(form.Encode()), nil
 }
 
-// sameField compares as lenient servers do: Request_Id may be read as request_id.
+// sameField compares names as lenient servers do, which may read Request_Id as request_id.
 func sameField(one, other string) bool {
 	plain := strings.NewReplacer("_", "", "-", "", " ", "")
 	return strings.EqualFold(plain.Replace(one), plain.Replace(other))
 }
 
-// addFields goes by the order of names: {"a[b]": 1, "a": {"b": 2}} has two values
-// of one name, and a retry must send the bytes that the first attempt sent.
+// addFields adds the fields in the order of their names. {"a[b]": 1, "a": {"b": 2}} has two values of one name, and
+// a retry must send the same bytes as the first attempt.
 func addFields(form url.Values, object map[string]any, named func(string) string) {
 	for _, name := range slices.Sorted(maps.Keys(object)) {
 		addField(form, named(name), object[name])
@@ -232,8 +227,7 @@ const (
 	minKeyDigits = 24 // 96 bits
 )
 
-// KeySettings says where and how the idempotency key is sent. At most one of
-// Header, Query and Field is set.
+// KeySettings defines where and how the idempotency key is sent. At most one of Header, Query and Field is set.
 type KeySettings struct {
 	Header      string `yaml:"header,omitempty" jsonschema:"default=Idempotency-Key" jsonschema_description:"The header with the key."`
 	Query       string `yaml:"query,omitempty" jsonschema_description:"A query parameter instead."`
@@ -243,14 +237,14 @@ type KeySettings struct {
 	TupleHeader bool   `yaml:"tuple_header,omitempty" jsonschema_description:"Also send the four-tuple, percent-encoded and joined by commas, as X-Agent-Idempotency-Tuple."`
 }
 
-// keyPlacement without a place sends no key.
+// keyPlacement is KeySettings, checked. If header, query and field are empty, no key is sent.
 type keyPlacement struct {
 	header, query, field string
 	format               func(key string) string
 	tuple                bool
 }
 
-// over fills in from a profile what the configuration leaves out.
+// over fills in from a profile the settings that the configuration omits.
 func (k KeySettings) over(profile KeySettings) KeySettings {
 	if countSet(k.Header, k.Query, k.Field) == 0 {
 		k.Header, k.Query, k.Field = profile.Header, profile.Query, profile.Field
@@ -305,8 +299,7 @@ func keyFormat(name string, maxLength int) (func(string) string, error) {
 	return nil, errors.New("idempotency_key.format is none of opaque, uuid and quoted")
 }
 
-// lastOf shortens from the front: the prefix goes first, the digits of the
-// hash stay as long as they can.
+// lastOf shortens a key from its front, so that the prefix is lost before digits of the hash.
 func lastOf(key string, length int) string {
 	if length <= 0 || len(key) <= length {
 		return key
@@ -314,8 +307,7 @@ func lastOf(key string, length int) string {
 	return key[len(key)-length:]
 }
 
-// uuidOf writes the digits of the key as a UUID of version 8 (RFC 9562), the
-// version for values of one's own making.
+// uuidOf writes the digits of the key as a UUID of version 8 (RFC 9562), the version for custom formats.
 func uuidOf(key string) string {
 	raw, err := hex.DecodeString(lastOf(key, 32))
 	if err != nil || len(raw) != 16 {

@@ -30,11 +30,11 @@ type tool struct {
 	headers     map[string]render.Template
 	body        encoding
 	mapping     *jq.Expression // nil sends the payload as it is
-	readsIntent bool           // an expression needs the decoded intent
+	readsIntent bool           // an expression needs the decoded intent as its input
 	isAddressed bool           // the URL depends on the intent
-	address     *url.URL       // the URL of all intents; nil where it depends on the intent or the key
-	fixed       http.Header    // the headers of all intents, before their own
-	reading     rules.Reading  // of its responses
+	address     *url.URL       // the URL of all intents; nil if it depends on the intent or the key
+	fixed       http.Header    // the headers that all intents share
+	reading     rules.Reading  // how its responses are understood
 }
 
 var (
@@ -43,8 +43,7 @@ var (
 	noBodyAllowed   = []string{"GET", "HEAD"}
 )
 
-// newTool reports every problem of the block, joined. provider is nil where its
-// own block cannot be read.
+// newTool reports every problem of the block, joined. provider is nil if its own block cannot be read.
 func newTool(provider *provider, spec dispatch.ToolSpec) (*tool, error) {
 	var block Tool
 	if err := adapter.Decode(spec.Settings, &block); err != nil {
@@ -67,8 +66,8 @@ func newTool(provider *provider, spec dispatch.ToolSpec) (*tool, error) {
 	return t, err
 }
 
-// prepare makes once what all intents of the tool have in common. The provider
-// has been checked by then. Its own headers win over the usual ones.
+// prepare computes once the headers and the URL that all intents of the tool share. The provider's headers override
+// the default ones. The provider must have been checked before.
 func (t *tool) prepare() {
 	t.fixed = http.Header{"User-Agent": {"drainer"}}
 	if t.body.contentType != "" {
@@ -76,7 +75,7 @@ func (t *tool) prepare() {
 	}
 	maps.Copy(t.fixed, t.provider.headers)
 	if !t.isAddressed && t.provider.key.query == "" {
-		t.address, _ = t.target(context.Background(), nil, "") // an error here refuses each intent
+		t.address, _ = t.target(context.Background(), nil, "") // after an error, render makes the URL for each intent and fails there
 	}
 }
 
@@ -121,8 +120,8 @@ func (t *tool) compileBody(block Tool, class dispatch.Class) error {
 	return errors.Join(append(problems, err)...)
 }
 
-// checkKey compares the tool's promise about its key with the provider, and
-// keeps the places that the adapter fills in free.
+// checkKey checks that the provider can keep the tool's promise about the key, and that the tool sets no header or
+// parameter that the adapter sets.
 func (t *tool) checkKey(block Tool, spec dispatch.ToolSpec) error {
 	if t.provider == nil {
 		return nil
@@ -145,8 +144,7 @@ func (t *tool) checkKey(block Tool, spec dispatch.ToolSpec) error {
 	return errors.Join(problems...)
 }
 
-// render makes the request. Every attempt of the intent sends the same, but for
-// a signature.
+// render makes the request. Every attempt of an intent sends the same request, except for a signature.
 func (t *tool) render(ctx context.Context, request dispatch.Request) (*http.Request, error) {
 	var input any
 	var err error

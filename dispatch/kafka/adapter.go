@@ -1,16 +1,15 @@
-// Package kafka is the Kafka adapter: a provider is a cluster, a tool is a
-// topic, and an effect is one record in it.
+// Package kafka is the Kafka adapter. A provider is a cluster, a tool is a topic, and an effect is one record in
+// that topic.
 //
 //	Request ──tool.record──▶ record ──publish──▶ answer ──judge──▶ Result
 //
-// One dispatch sends at most one Produce request, with one record, and waits
-// until all in-sync replicas have it. Nothing is buffered, nothing is sent
-// again behind the caller's back: an attempt that ended writes no more.
+// One dispatch sends at most one Produce request, with one record, and waits until all in-sync replicas have it. The
+// adapter buffers no record and repeats none by itself: after the end of an attempt, the attempt writes nothing
+// more.
 //
-// The record carries the idempotency key in the header idempotency-key. No
-// broker looks at it. A record whose acknowledgement was lost is sent again by
-// the next attempt, and the consumers must recognise the second as a
-// repetition.
+// The record carries the idempotency key in the header idempotency-key. No broker reads that header. If the
+// acknowledgement of a record was lost, the next attempt sends the record again, and the consumers must recognise
+// the second record as a repetition.
 package kafka
 
 import (
@@ -23,9 +22,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
-// Kind registers the adapter as "kafka". A record is an effect, so no tool is
-// read_only. key_idempotent is a promise of the consumers: for the key's ttl
-// they recognise a record that comes twice.
+// Kind registers the adapter as "kafka". A record is an effect, so no tool can be read_only. key_idempotent is a
+// promise of the consumers: they recognise a repeated record for the ttl of the key.
 func Kind() dispatch.Kind {
 	return dispatch.Kind{
 		Name:     "kafka",
@@ -62,7 +60,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	}, nil
 }
 
-// Dispatch sends one record and reports what the evidence says about it.
+// Dispatch sends one record and returns the result that the evidence proves.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	tool, ok := a.tools[request.Tuple.Operation()]
 	if !ok {
@@ -83,8 +81,8 @@ func (a *Adapter) Close() error {
 	return nil
 }
 
-// Destinations are the brokers of the configuration; which others there are is
-// learned from them.
+// Destinations returns the brokers of the configuration. The adapter may also connect to other brokers of the
+// cluster, whose addresses these send.
 func (a *Adapter) Destinations() []dispatch.Destination { return a.brokers }
 
 func destinations(settings Settings) []dispatch.Destination {

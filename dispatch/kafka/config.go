@@ -26,7 +26,7 @@ type Settings struct {
 	ClientID string   `yaml:"client_id,omitempty" jsonschema:"default=drainer" jsonschema_description:"The name in the brokers' logs and quotas."`
 }
 
-// SASL is a login.
+// SASL defines a login.
 type SASL struct {
 	Mechanism string `yaml:"mechanism" jsonschema:"required,enum=plain,enum=scram-sha-256,enum=scram-sha-512" jsonschema_description:"plain sends the password as it is: set tls, too."`
 	Username  string `yaml:"username" jsonschema:"required"`
@@ -84,9 +84,8 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 const (
 	keyHeader = "idempotency-key"
 
-	// The key of an intent as record key: an intent's own partition, where a
-	// record that comes twice comes to the same consumer, and its own line in
-	// a compacted topic.
+	// The default record key is the idempotency key. So a repeated record goes to the same partition, and to the
+	// same consumer, and each intent has its own entry in a compacted topic.
 	defaultKey = "{.key}"
 
 	maxTopicName = 249
@@ -107,11 +106,11 @@ type tool struct {
 	form  *adapter.Form
 }
 
-// record is the message of one intent; every attempt makes the same.
+// record is the message of one intent. It is the same on every attempt.
 type record struct {
 	topic   string
 	key     []byte
-	value   []byte // nil is a tombstone
+	value   []byte // nil for a tombstone
 	headers []adapter.Header
 }
 
@@ -133,7 +132,7 @@ func newTool(spec dispatch.ToolSpec) (*tool, error) {
 	return &tool{topic: block.Topic, key: key, form: form}, errors.Join(problems...)
 }
 
-// checkTopic knows the names that brokers accept.
+// checkTopic accepts the names that brokers accept.
 func checkTopic(name string) error {
 	switch {
 	case name == "":

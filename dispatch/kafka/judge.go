@@ -13,17 +13,16 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-// refusals are the errors that a leader answers before it appends anything
-// (https://kafka.apache.org/protocol#protocol_error_codes). Every other error
-// may come after: NOT_LEADER_OR_FOLLOWER, too, can come from a leader that
-// appended the record and lost its leadership while it waited for the replicas.
+// refusals are the errors that a leader sends before it appends anything
+// (https://kafka.apache.org/protocol#protocol_error_codes). Every other error leaves doubt. NOT_LEADER_OR_FOLLOWER,
+// too, can come from a leader that appended the record and lost its leadership while it waited for the replicas.
 var refusals = map[int16]dispatch.Outcome{
-	kerr.CorruptMessage.Code:              dispatch.Throttled, // damaged on its way
+	kerr.CorruptMessage.Code:              dispatch.Throttled, // the record was damaged on its way
 	kerr.MessageTooLarge.Code:             dispatch.Rejected,
 	kerr.RecordListTooLarge.Code:          dispatch.Rejected,
 	kerr.NotEnoughReplicas.Code:           dispatch.Throttled,
 	kerr.InvalidRequiredAcks.Code:         dispatch.Rejected,
-	kerr.InvalidTopicException.Code:       dispatch.Throttled, // ours to mend
+	kerr.InvalidTopicException.Code:       dispatch.Throttled, // the configuration or the cluster can be corrected
 	kerr.TopicAuthorizationFailed.Code:    dispatch.Forbidden,
 	kerr.ClusterAuthorizationFailed.Code:  dispatch.Forbidden,
 	kerr.InvalidTimestamp.Code:            dispatch.Rejected,
@@ -36,7 +35,7 @@ var refusals = map[int16]dispatch.Outcome{
 	kerr.ThrottlingQuotaExceeded.Code:     dispatch.Throttled,
 }
 
-// judge says what a leader's answer proves.
+// judge returns the outcome that a leader's answer proves.
 func judge(topic string, partition int32, created time.Time, response kmsg.Response) dispatch.Result {
 	answer := find(response, topic, partition)
 	switch {
@@ -80,7 +79,7 @@ func refused(answer *kmsg.ProduceResponseTopicPartition) dispatch.Result {
 	return result
 }
 
-// isOfTopic reports a refusal of one topic by a cluster that may take others.
+// isOfTopic reports whether the cluster refuses only this topic and may accept others.
 func isOfTopic(code int16) bool {
 	switch code {
 	case kerr.UnknownTopicOrPartition.Code, kerr.InvalidTopicException.Code, kerr.LeaderNotAvailable.Code, kerr.NotEnoughReplicas.Code:
@@ -89,7 +88,7 @@ func isOfTopic(code int16) bool {
 	return false
 }
 
-// className is Kafka's own name of an error, in our spelling.
+// className returns Kafka's own name of an error, in lower case.
 func className(err *kerr.Error) string { return strings.ToLower(err.Message) }
 
 // position is the stored response of an effect.
@@ -107,7 +106,7 @@ func stored(topic string, partition int32, created time.Time, answer *kmsg.Produ
 	}
 	response, err := json.Marshal(position{topic, partition, answer.BaseOffset, at.UTC().Truncate(time.Millisecond)})
 	if err != nil {
-		response = nil // the record is there all the same
+		response = nil // the record is stored all the same
 	}
 	return dispatch.Result{
 		Outcome:     dispatch.Completed,

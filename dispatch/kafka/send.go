@@ -21,12 +21,11 @@ import (
 const (
 	allReplicas = -1
 
-	// longestWait is how long a broker may wait for its replicas where the
-	// dispatch has no deadline.
+	// longestWait is the longest that a broker may wait for its replicas. A dispatch's deadline may shorten it.
 	longestWait = 30 * time.Second
 )
 
-// publish sends the record once and waits for what becomes of it.
+// publish sends the record once and returns the result.
 func (a *Adapter) publish(ctx context.Context, r record) dispatch.Result {
 	session, err := a.sessions.take()
 	if err != nil {
@@ -54,7 +53,7 @@ func (a *Adapter) publish(ctx context.Context, r record) dispatch.Result {
 	return result
 }
 
-// produce asks the leader to answer before the dispatch ends.
+// produce makes a Produce request whose timeout ends before the dispatch does.
 func (r record) produce(ctx context.Context, partition int32, created time.Time) kmsg.Request {
 	request := kmsg.NewProduceRequest()
 	request.Acks = allReplicas
@@ -80,7 +79,7 @@ func unled(ctx context.Context, err error) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: unsentClass(ctx, err), OfOperation: errors.Is(err, errNoLeader)}
 }
 
-// unanswered is the result of a request that no answer came to.
+// unanswered is the result of a request that got no answer.
 func unanswered(ctx context.Context, sent bool, err error) dispatch.Result {
 	if sent {
 		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: evidence.Sent(ctx, err)}
@@ -92,7 +91,7 @@ func unanswered(ctx context.Context, sent bool, err error) dispatch.Result {
 	return result
 }
 
-// unsentOutcome is that of an error before any record was sent.
+// unsentOutcome returns the outcome of an error before any record was sent.
 func unsentOutcome(refusal *kerr.Error) dispatch.Outcome {
 	switch refusal.Code {
 	case kerr.SaslAuthenticationFailed.Code:
@@ -103,7 +102,8 @@ func unsentOutcome(refusal *kerr.Error) dispatch.Outcome {
 	return dispatch.NotSent
 }
 
-// unsentClass distinguishes a failed login from a failed connection.
+// unsentClass returns the error class of an error before any record was sent. A failed login gets Kafka's own name
+// of the error.
 func unsentClass(ctx context.Context, err error) string {
 	var refusal *kerr.Error
 	switch {
@@ -112,7 +112,7 @@ func unsentClass(ctx context.Context, err error) string {
 	case errors.Is(err, errNoLeader):
 		return "no_leader"
 	case ctx.Err() == nil && evidence.IsReset(err):
-		return "reset" // by a broker that was reached
+		return "reset" // by a broker that accepted the connection
 	}
 	return evidence.Unsent(ctx, err)
 }
@@ -120,9 +120,9 @@ func unsentClass(ctx context.Context, err error) string {
 // The layout of a record batch, https://kafka.apache.org/documentation/#recordbatch.
 const (
 	magic            = 2
-	noProducer       = -1 // the one request is not repeated, so there is nothing to number
-	lengthStartsFrom = 12 // bytes before what the length counts
-	crcStartsFrom    = 21 // bytes before what the checksum covers
+	noProducer       = -1 // the request is never repeated, so no sequence numbers are needed
+	lengthStartsFrom = 12 // the length does not count these first bytes
+	crcStartsFrom    = 21 // the checksum does not cover these first bytes
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -160,13 +160,13 @@ func encodeHeaders(headers []adapter.Header) []kmsg.Header {
 	return encoded
 }
 
-// leadersAge is how long the leaders of a topic are believed. A request to one
-// that is none any more is ambiguous, so this is short.
+// leadersAge is for how long the known leaders of a topic are used. It is short, because a request to a former
+// leader is ambiguous.
 const leadersAge = 10 * time.Second
 
 var errNoLeader = errors.New("the partition has no leader now")
 
-// leaders knows which broker leads which partition.
+// leaders caches which broker leads which partition.
 type leaders struct {
 	partitioner kgo.Partitioner
 
@@ -175,17 +175,17 @@ type leaders struct {
 }
 
 type topicLeaders struct {
-	brokers []int32 // by partition; negative where there is none
+	brokers []int32 // by partition; negative for a partition without a leader
 	asked   time.Time
 }
 
-// newLeaders puts a key where Kafka's own clients put it (murmur2).
+// newLeaders chooses partitions by key as Kafka's own clients do (murmur2).
 func newLeaders() *leaders {
 	return &leaders{partitioner: kgo.StickyKeyPartitioner(nil), topics: map[string]topicLeaders{}}
 }
 
-// of finds the partition of a record and its leader. An error of the cluster
-// is a [*kerr.Error]. Nothing that it sends has an effect.
+// of returns the partition of a record and its leader. An error of the cluster is a [*kerr.Error]. The requests of
+// this method have no effect.
 func (l *leaders) of(ctx context.Context, client *kgo.Client, r record) (partition, leader int32, err error) {
 	brokers, err := l.ofTopic(ctx, client, r.topic)
 	if err != nil {
@@ -244,9 +244,8 @@ func ask(ctx context.Context, client *kgo.Client, topic string) ([]int32, error)
 	return nil, errNoLeader
 }
 
-// answerTo returns when ctx ends. The client by itself would first see the
-// handshake with a silent broker through; it is left to that, and ends with
-// its session.
+// answerTo returns when ctx ends. The client itself would first wait for the handshake with a silent broker. The
+// goroutine goes on with that, and ends with its session.
 func answerTo(ctx context.Context, client *kgo.Client, request *kmsg.MetadataRequest) (*kmsg.MetadataResponse, error) {
 	type answer struct {
 		response *kmsg.MetadataResponse

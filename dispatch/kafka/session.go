@@ -19,19 +19,18 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-// retryPause is between one broker that cannot be reached and the next.
+// retryPause is the pause before the next broker is tried after one that cannot be reached.
 const retryPause = 20 * time.Millisecond
 
-// session is a client of the cluster that serves one dispatch at a time. What
-// is written on its connections is therefore that dispatch's own, and records
-// of others need not queue behind it: a broker works on one request of a
-// connection at a time.
+// session is a client of the cluster that serves one dispatch at a time. So everything written on its connections
+// belongs to that dispatch. Records of other dispatches need not queue behind it, since a broker works on only one
+// request of a connection at a time.
 type session struct {
 	client *kgo.Client
 	wire   *wire
 }
 
-// openSession connects to nothing yet.
+// openSession makes a session. It connects to nothing yet.
 func openSession(settings Settings, network dispatch.Network) (*session, error) {
 	wire := &wire{}
 	options := []kgo.Opt{
@@ -57,7 +56,7 @@ func openSession(settings Settings, network dispatch.Network) (*session, error) 
 	return &session{client: client, wire: wire}, nil
 }
 
-// versions keeps to the last Produce request that calls topics by name.
+// versions limits Produce requests to the last version that identifies topics by name.
 func versions() *kversion.Versions {
 	const byName = 12
 	versions := kversion.Stable()
@@ -98,8 +97,7 @@ func encrypt(ctx context.Context, conn net.Conn, config *tls.Config, address str
 	return encrypted, nil
 }
 
-// sessions keeps those that no dispatch uses; there are never more than
-// dispatches have run at once.
+// sessions keeps the sessions that no dispatch uses. There are never more than the most dispatches that ran at once.
 type sessions struct {
 	open func() (*session, error)
 
@@ -126,8 +124,7 @@ func (s *sessions) giveBack(session *session) {
 	s.idle = append(s.idle, session)
 }
 
-// discard ends a session that may still wait for something. It does not let
-// the caller wait with it.
+// discard ends a session that may still wait for an answer. It returns at once.
 func (s *sessions) discard(session *session) {
 	s.closing.Go(session.client.Close)
 }
@@ -149,9 +146,8 @@ var (
 	errPeerLeft   = errors.New("the broker has closed the connection")
 )
 
-// wire is the evidence of one dispatch at a time: whether a Produce request
-// went out over the connections of its session. It is also the guard that at
-// most one does, and none once the dispatch is over.
+// wire records, for the current dispatch, whether a Produce request was written on the connections of its session.
+// It also ensures that at most one is written, and none after the end of the dispatch.
 type wire struct {
 	mu     sync.Mutex
 	sent   bool
@@ -165,8 +161,7 @@ func (w *wire) unseal() {
 	w.sent, w.sealed = false, false
 }
 
-// seal ends the dispatch and reports whether a byte of the Produce request
-// may have been written.
+// seal ends the dispatch and reports whether a byte of the Produce request may have been written.
 func (w *wire) seal() (sent bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -174,9 +169,8 @@ func (w *wire) seal() (sent bool) {
 	return w.sent
 }
 
-// admit lets a Produce request out. It counts before the write and corrects
-// afterwards, so that a question in between counts too much rather than
-// too little.
+// admit permits a Produce request. It counts the request before the write, and withdraw corrects the count
+// afterwards. So in between, the count is too high rather than too low.
 func (w *wire) admit() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -196,22 +190,22 @@ func (w *wire) withdraw() {
 	w.sent = false
 }
 
-// watchedConn is a connection whose Produce requests the wire admits. Over
-// TLS it stands above the encryption.
+// watchedConn is a connection on which the wire must admit each Produce request. With TLS it wraps the encrypted
+// connection, so that it sees plain requests.
 type watchedConn struct {
 	net.Conn
 	wire *wire
-	raw  net.Conn // the TCP connection beneath
+	raw  net.Conn // the TCP connection below TLS
 }
 
-// Write relies on the client writing each request with one call.
+// Write assumes that the client writes each request with one call.
 func (c *watchedConn) Write(data []byte) (int, error) {
 	if !isProduce(data) {
 		return c.Conn.Write(data)
 	}
 	switch evidence.Peek(c.raw) {
-	case evidence.Ended, evidence.Unread: // over TLS the end is announced; nothing else is due on an idle connection
-		return 0, errPeerLeft // the client reconnects once, for nothing was written
+	case evidence.Ended, evidence.Unread: // over TLS, unread bytes on an idle connection can only announce its end
+		return 0, errPeerLeft // the client reconnects once, since nothing was written
 	}
 	if err := c.wire.admit(); err != nil {
 		return 0, err
@@ -223,8 +217,8 @@ func (c *watchedConn) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// isProduce reads the head of a request, https://kafka.apache.org/protocol:
-// four bytes of length, then the API key, which is 0 for Produce.
+// isProduce reads the beginning of a request (https://kafka.apache.org/protocol): four bytes of length, then the API
+// key, which is 0 for Produce. It returns true for data that is too short to tell.
 func isProduce(request []byte) bool {
 	const apiKeyStartsFrom = 4
 	return len(request) < apiKeyStartsFrom+2 || binary.BigEndian.Uint16(request[apiKeyStartsFrom:]) == 0

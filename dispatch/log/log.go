@@ -1,7 +1,7 @@
-// Package log is the adapter for trying things out: an intent becomes one line
-// of JSON, and nothing else happens. It shows what would have been sent where.
+// Package log is the adapter for trials. It writes an intent as one line of JSON and does nothing else. The line
+// shows which intent would have been sent.
 //
-// A log recognises nothing, so a repeated intent is another line.
+// A log does not recognise repetitions, so a repeated intent makes another line.
 package log
 
 import (
@@ -27,7 +27,7 @@ type Settings struct {
 	Payload bool   `yaml:"payload,omitempty" jsonschema_description:"Write the payload, too. Payloads may be secret."`
 }
 
-// Tool is a tool's `log` block: there is nothing to say.
+// Tool is a tool's `log` block, which has no settings.
 type Tool struct{}
 
 // Kind registers the adapter as "log".
@@ -41,7 +41,7 @@ func Kind() dispatch.Kind {
 	}
 }
 
-// Adapter writes lines, one after the other.
+// Adapter writes one line for each intent.
 type Adapter struct {
 	tools    map[string]dispatch.ToolSpec
 	settings Settings
@@ -68,7 +68,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	return a, nil
 }
 
-// Dispatch writes a line.
+// Dispatch writes one line.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	if _, ok := a.tools[request.Tuple.Operation()]; !ok {
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unconfigured_tool"}
@@ -98,13 +98,13 @@ func (a *Adapter) Close() error {
 	return a.file.Close()
 }
 
-// write hands a whole line to the kernel, and a file's on to the disk.
+// write writes a whole line, and syncs a file to disk.
 func (a *Adapter) write(line []byte) dispatch.Result {
 	switch n, err := a.file.Write(line); {
 	case err != nil && n == 0:
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "write"}
 	case err != nil:
-		_, _ = io.WriteString(a.file, "\n") // the next line is not to begin in the middle of this one
+		_, _ = io.WriteString(a.file, "\n") // the next line must not begin in the middle of this one
 		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "write"}
 	}
 	if a.isFile() && a.file.Sync() != nil {
@@ -133,7 +133,7 @@ func (a *Adapter) open() (err error) {
 	return err
 }
 
-// record is a line's shape.
+// record is the content of a line.
 type record struct {
 	At            time.Time       `json:"at"`
 	AgentRunID    string          `json:"agent_run_id"`
@@ -158,5 +158,5 @@ func (a *Adapter) line(request dispatch.Request) ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// Destinations are none: nothing is sent anywhere.
+// Destinations returns none, since nothing is sent.
 func (a *Adapter) Destinations() []dispatch.Destination { return nil }

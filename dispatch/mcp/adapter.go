@@ -1,19 +1,17 @@
-// Package mcp calls tools of Model Context Protocol servers
-// (https://modelcontextprotocol.io/specification), over streamable HTTP or
-// the pipes of a child.
+// Package mcp calls tools of Model Context Protocol servers (https://modelcontextprotocol.io/specification), over
+// streamable HTTP or the pipes of a child.
 //
 //	Request ──tool.render──▶ tools/call ──session──tap──┬─wire──▶ HTTP
 //	                                                    └─pipe──▶ child
 //	Result ◀──tool.judge── evidence ◀───────────────────┘
 //
-// The library speaks the protocol: handshake, versions, framing, streams. It
-// does not report the outcome of a call: its errors do not say whether anything
-// was sent, and its results are not exact. So the tap ties what was written and
-// what came back to the call it belongs to, the transports below it gather the
-// evidence, and what the library returns is only the sign to look.
+// The library implements the protocol: handshake, versions, framing, streams. It cannot report the outcome of a
+// call: its errors do not say whether anything was sent, and its results are not exact. So the tap assigns each
+// written and each received message to its call, and the transports below the tap gather the evidence. The return of
+// the library only shows that the call is over.
 //
-// One dispatch makes at most one tools/call. What fails before it, starting
-// the child, the handshake, listing tools, is not_sent.
+// One dispatch makes at most one tools/call. A failure before that call (starting the child, the handshake, listing
+// tools) is not_sent.
 package mcp
 
 import (
@@ -45,8 +43,8 @@ const (
 	// openWithin is how long a child's session may take to open. It may exceed a dispatch's timeout: a
 	// later dispatch then finds the session open.
 	openWithin = time.Minute
-	// patientStream is more resumptions of a stream than a call has time for:
-	// the library ends the session when it runs out of them.
+	// patientStream is a number of resumptions of a stream that no call has time for. The library ends the session
+	// when it has used them up.
 	patientStream = 1 << 20
 )
 
@@ -60,8 +58,8 @@ func Kind() dispatch.Kind {
 	}
 }
 
-// Adapter calls the tools of one server, in one session that is opened for
-// the first dispatch and again after it has ended.
+// Adapter calls the tools of one server in one session. The first dispatch opens the session, and a later one opens
+// it again after it has ended.
 type Adapter struct {
 	provider  *provider
 	tools     map[string]*tool
@@ -69,7 +67,7 @@ type Adapter struct {
 	transport *onesend.Transport // for an endpoint
 	program   *program           // for a child
 	sessions  *sharedconn.Shared[*session]
-	patience  time.Duration // for an answer to server/discover
+	patience  time.Duration // how long the server may take to answer server/discover
 	isOlder   atomic.Bool   // the server answered initialize fast, after it was silent to server/discover
 }
 
@@ -98,7 +96,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	return a, nil
 }
 
-// Dispatch makes one call and reports what the evidence says about it.
+// Dispatch makes one call and returns the result that the evidence proves.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	tool, ok := a.tools[request.Tuple.Operation()]
 	if !ok {
@@ -119,13 +117,13 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	case err != nil:
 		return session.child.explain(ctx, unsent(ctx, err))
 	case ctx.Err() != nil:
-		return unsent(ctx, ctx.Err()) // find uses a live session without checking ctx
+		return unsent(ctx, ctx.Err()) // session.find does not check ctx if it knows the tool
 	case !known:
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unknown_tool", OfOperation: true}
 	}
 	seen := session.call(ctx, params)
 	if seen.endsSession() && a.sessions.Forget(session) {
-		go session.Close() // other calls that it still carries end by themselves
+		go session.Close() // the other calls of the session end by themselves
 	}
 	result := tool.judge(ctx, seen, hints)
 	if seen.answer == nil {
@@ -134,7 +132,7 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	return result
 }
 
-// Greet opens the session, and looks for every configured tool in the server's list.
+// Greet opens the session and looks for every configured tool in the server's list. It calls no tool.
 func (a *Adapter) Greet(ctx context.Context) dispatch.Result {
 	ctx, cancel := adapter.Within(ctx, a.timeout)
 	defer cancel()
@@ -154,7 +152,7 @@ func (a *Adapter) Greet(ctx context.Context) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.Completed}
 }
 
-// Close ends the session, and the child with it.
+// Close ends the session and its child, if any.
 func (a *Adapter) Close() error {
 	a.sessions.Close()
 	if a.program != nil {
@@ -165,10 +163,9 @@ func (a *Adapter) Close() error {
 	return nil
 }
 
-// agree opens a session by the protocol that the server spoke last. A server that is silent
-// to server/discover gets initialize, on a connection of its own. If it is slow to answer that as
-// well, its silence does not prove that it is older, and the next session begins with
-// server/discover again.
+// agree opens a session with the protocol of the last session. If the server does not answer server/discover, agree
+// sends initialize on a new connection. If the answer to initialize is slow as well, the silence does not prove that
+// the server is older, and the next session begins with server/discover again.
 func (a *Adapter) agree(ctx context.Context, open func(context.Context, bool) (*session, error)) (*session, error) {
 	wasOlder := a.isOlder.Load()
 	session, err := open(ctx, wasOlder)
@@ -176,7 +173,7 @@ func (a *Adapter) agree(ctx context.Context, open func(context.Context, bool) (*
 		session, err = open(ctx, true)
 		a.isOlder.Store(err == nil && session.tap.wasPrompt())
 	} else if wasOlder && err != nil {
-		a.isOlder.Store(false) // it may have been replaced by a newer one
+		a.isOlder.Store(false) // a newer server may have replaced it
 	}
 	return session, err
 }
@@ -191,7 +188,7 @@ func (a *Adapter) openEndpoint(ctx context.Context, isOlder bool) (*session, err
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 		MaxRetries:           patientStream,
-		DisableStandaloneSSE: true, // there is nothing to ask of us, and lists are read when needed
+		DisableStandaloneSSE: true, // the server has nothing to ask drainer, and lists are read when needed
 	}
 	asking, refused := noteRefusal(ctx)
 	session, err := newSession(asking, newTap(transport, a.patience, w.speak), isOlder, end)
@@ -211,17 +208,17 @@ func (a *Adapter) openChild(ctx context.Context, isOlder bool) (*session, error)
 	return session, nil
 }
 
-// setupError is a session that could not be opened, or a list that could not be read.
+// setupError is the error of a session that could not be opened, or of a list that could not be read.
 type setupError struct {
 	err     error
-	refusal *refusal          // nil if the server answered with none
+	refusal *refusal          // nil if the server sent none
 	problem *dispatch.Problem // how the child ended, if it did
 }
 
 func (e *setupError) Error() string { return "setting up a call: " + e.err.Error() }
 func (e *setupError) Unwrap() error { return e.err }
 
-// unsent is the result of what failed before the call.
+// unsent returns the result of a failure before the call.
 func unsent(ctx context.Context, err error) dispatch.Result {
 	result := dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "protocol"}
 	var refused *setupError
@@ -254,8 +251,8 @@ func unsent(ctx context.Context, err error) dispatch.Result {
 	return result
 }
 
-// Destinations is where the endpoint is, or the program; where that connects to
-// is its own affair.
+// Destinations returns the address of the endpoint, or the program. The connections of a program itself are not
+// known.
 func (a *Adapter) Destinations() []dispatch.Destination {
 	if a.program != nil {
 		return []dispatch.Destination{{Network: "program", Address: a.program.location()}}
@@ -267,8 +264,8 @@ func (a *Adapter) Destinations() []dispatch.Destination {
 	return []dispatch.Destination{onesend.Destination(endpoint)}
 }
 
-// location is the program's name or path; a relative one counts from where it
-// is started.
+// location returns the program's name or path. A relative path begins at the directory in which the program is
+// started.
 func (p *program) location() string {
 	name := p.command[0]
 	if !strings.Contains(name, "/") || filepath.IsAbs(name) || p.directory == "" {

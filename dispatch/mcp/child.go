@@ -21,30 +21,30 @@ import (
 )
 
 const (
-	lastWordsWithin = time.Second     // what a child may still have written when it ended
-	leaveWithin     = 2 * time.Second // after its input was closed, and again after SIGTERM
+	lastWordsWithin = time.Second     // how long the output of an ended child may still arrive
+	leaveWithin     = 2 * time.Second // after the child's input was closed, and again after SIGTERM
 )
 
-// program is a server that is started as a child.
+// program is a server that runs as a child.
 type program struct {
 	command   []string
-	env       map[string]string // nothing of the daemon's but PATH
+	env       map[string]string // the child gets these and PATH, nothing else of the daemon's
 	directory string
 	limit     int64
 	restarts  restarts
 
-	last     *life // nil before the first. Connect replaces it, and runs once at a time
+	last     *life // nil before the first; replaced by Connect, which runs once at a time
 	children sync.WaitGroup
 }
 
-// life is that of one child.
+// life is the life of one child.
 type life struct {
 	isOver  atomic.Bool       // the child ended, or cut a pipe, before drainer ended it
 	gone    chan struct{}     // closed when the child has ended and problem is known
-	problem *dispatch.Problem // read after gone
+	problem *dispatch.Problem // may be read once gone is closed
 }
 
-// explain adds to a result how the child ended, if that is why there is no better one.
+// explain adds to a result how the child ended, if the child ended by itself.
 func (l *life) explain(ctx context.Context, result dispatch.Result) dispatch.Result {
 	if problem := l.obituary(ctx); problem != nil {
 		result.Problem = problem
@@ -52,7 +52,8 @@ func (l *life) explain(ctx context.Context, result dispatch.Result) dispatch.Res
 	return result
 }
 
-// obituary waits a moment for the end of a child that has cut its pipes. l may be nil.
+// obituary returns how the child ended. It waits a moment for the end of a child that has closed a pipe. It returns
+// nil for a child that runs or was ended by drainer. l may be nil.
 func (l *life) obituary(ctx context.Context) *dispatch.Problem {
 	if l == nil || !l.isOver.Load() {
 		return nil
@@ -68,7 +69,7 @@ func (l *life) obituary(ctx context.Context) *dispatch.Problem {
 	return nil
 }
 
-// startError is a child that could not be started.
+// startError is the error of a child that could not be started.
 type startError struct {
 	class   string
 	problem *dispatch.Problem
@@ -76,8 +77,7 @@ type startError struct {
 
 func (e *startError) Error() string { return "starting the server: " + e.class }
 
-// Connect starts the child, once the one before is gone. It implements the
-// library's Transport.
+// Connect starts the child once the previous child is gone. It implements the library's Transport.
 func (p *program) Connect(ctx context.Context) (sdk.Connection, error) {
 	if err := p.awaitPrevious(ctx); err != nil {
 		return nil, err
@@ -133,9 +133,8 @@ func (p *program) awaitPrevious(ctx context.Context) error {
 	}
 }
 
-// watch lets the readers have what a child wrote last, but no more: a
-// grandchild may hold the pipes open for as long as it likes. Of stderr, which
-// may hold payloads, it keeps the last line.
+// watch waits for the child's end. The readers get the child's last output, but no more after lastWordsWithin: a
+// grandchild may hold the pipes open forever. watch keeps only the last line of stderr, which may contain payloads.
 func (p *program) watch(process *child.Process, ours ends) *dispatch.Problem {
 	defer func() { _ = ours.err.Close() }()
 	started := time.Now()
@@ -144,7 +143,7 @@ func (p *program) watch(process *child.Process, ours ends) *dispatch.Problem {
 	<-process.Ended()
 	p.restarts.ended(time.Since(started))
 	deadline := time.Now().Add(lastWordsWithin)
-	_ = ours.out.SetReadDeadline(deadline) // fails where it is closed already
+	_ = ours.out.SetReadDeadline(deadline) // fails if it is already closed
 	_ = ours.err.SetReadDeadline(deadline)
 	how := "exit status 0"
 	if failure := process.Failure(); failure != nil {
@@ -153,12 +152,12 @@ func (p *program) watch(process *child.Process, ours ends) *dispatch.Problem {
 	return &dispatch.Problem{Title: "the server ended: " + how, Detail: evidence.Without(<-words, p.env)}
 }
 
-// end follows the protocol: the input is closed by now, then come the signals.
+// end ends the child as the protocol demands: its input is closed already, then the signals follow.
 func end(process *child.Process) {
 	select {
 	case <-process.Ended():
 	case <-time.After(leaveWithin):
-		_ = process.End(syscall.SIGTERM, leaveWithin) // it is gone in any case
+		_ = process.End(syscall.SIGTERM, leaveWithin) // the child is gone even after an error
 	}
 }
 
@@ -169,7 +168,7 @@ func (p *program) wait() { p.children.Wait() }
 type ends struct{ in, out, err *os.File }
 
 func (e ends) close() {
-	_ = e.in.Close() // a file that is nil refuses it
+	_ = e.in.Close() // Close of a nil file only returns an error
 	_ = e.out.Close()
 	_ = e.err.Close()
 }
@@ -189,21 +188,20 @@ func pipes() (theirs, ours ends, err error) {
 const (
 	firstRest = 100 * time.Millisecond
 	longRest  = 30 * time.Second
-	// steady is how long a child lives that does not die of being started.
+	// steady is how long a child must live before its end no longer counts as a failed start.
 	steady = 10 * time.Second
 )
 
-// restarts spaces out the starts of a child that keeps dying. The first
-// restart is at once.
+// restarts delays the starts of a child that ends again and again. The first restart is not delayed.
 type restarts struct {
-	within time.Duration // the longest wait that is of use to a dispatch
+	within time.Duration // a longer wait is refused at once
 
 	mu    sync.Mutex
 	rest  time.Duration
-	start time.Time // not before
+	start time.Time // the earliest time of the next start
 }
 
-// await waits for leave to start the child, unless that takes too long.
+// await waits until the child may be started. If that takes longer than within, it returns an error at once.
 func (r *restarts) await(ctx context.Context) error {
 	r.mu.Lock()
 	rest := time.Until(r.start)
@@ -224,7 +222,7 @@ func (r *restarts) await(ctx context.Context) error {
 	}
 }
 
-// ended takes note of a child that lived for so long.
+// ended records that a child has ended, and how long it lived.
 func (r *restarts) ended(lived time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,22 +235,22 @@ func (r *restarts) ended(lived time.Duration) {
 	}
 }
 
-// pipe speaks to a child. The library reads; writing needs evidence, and an
-// end where the child does not read.
+// pipe exchanges messages with a child. The library reads. pipe writes itself, because it must know how much was
+// written, and must stop if the child does not read.
 type pipe struct {
-	sdk.Connection // reads only
+	sdk.Connection // only for reading
 	input          *os.File
 	life           *life
 	turn           chan struct{} // held while writing
 	onClose        func()
 }
 
-// newPipe calls onClose once, after the child's input was closed.
+// newPipe makes a pipe that calls onClose once, after the child's input was closed.
 func newPipe(ours ends, limit int64, l *life, onClose func()) (*pipe, error) {
 	transport := &sdk.IOTransport{
 		Reader:        &lineReader{file: ours.out, limit: limit, life: l},
 		Writer:        ours.in,
-		MaxLineLength: -1, // lineReader's, whose error can be distinguished from others
+		MaxLineLength: -1, // no limit: lineReader has one, and its error can be distinguished
 	}
 	connection, err := transport.Connect(context.Background())
 	if err != nil {
@@ -261,8 +259,8 @@ func newPipe(ours ends, limit int64, l *life, onClose func()) (*pipe, error) {
 	return &pipe{Connection: connection, input: ours.in, life: l, turn: make(chan struct{}, 1), onClose: sync.OnceFunc(onClose)}, nil
 }
 
-// Close closes both ends, and leaves it to onClose to wait for the child: the
-// library holds a lock meanwhile.
+// Close closes both ends. It leaves the wait for the child's end to onClose, because the library holds a lock
+// meanwhile.
 func (p *pipe) Close() error {
 	err := p.Connection.Close()
 	p.onClose()
@@ -293,13 +291,12 @@ func (p *pipe) Write(ctx context.Context, message jsonrpc.Message) error {
 		c.fail(written > 0, writeClass(ctx, written, err))
 	}
 	if err != nil && written > 0 {
-		_ = p.Close() // half a line has gone out, and the next message would be read as its rest
+		_ = p.Close() // part of a line was written, and the next message would be read as its rest
 	}
 	return err
 }
 
-// write gives up when ctx ends. That takes a deadline, which the next write
-// must not inherit.
+// write gives up when ctx ends. It sets a write deadline for that, and removes the deadline before the next write.
 func (p *pipe) write(ctx context.Context, line []byte) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -328,7 +325,7 @@ func writeClass(ctx context.Context, written int, err error) string {
 	return evidence.Sent(ctx, err)
 }
 
-// lineReader bounds the length of a line.
+// lineReader fails if a line is longer than limit.
 type lineReader struct {
 	file  *os.File
 	limit int64

@@ -37,7 +37,7 @@ type Settings struct {
 	MaxResponseBody int64             `yaml:"max_response_body,omitempty" jsonschema:"minimum=1,default=1048576" jsonschema_description:"The longest answer to a call, in bytes."`
 }
 
-// KeySettings says how the idempotency key is sent.
+// KeySettings defines how the idempotency key is sent.
 type KeySettings struct {
 	Meta  string `yaml:"meta,omitempty" jsonschema:"default=io.github.agentoutbox/idempotency-key" jsonschema_description:"The name in a call's _meta with the key; none: not there."`
 	Tuple bool   `yaml:"tuple,omitempty" jsonschema_description:"Also send the four-tuple, as an object under io.github.agentoutbox/idempotency-tuple."`
@@ -51,7 +51,7 @@ type Tool struct {
 	Response    Response `yaml:"response,omitempty" jsonschema_description:"How the answer is understood."`
 }
 
-// Response says how a tool's answers are understood.
+// Response defines how a tool's answers are understood.
 type Response struct {
 	Ref     string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over the same input as rules for the server's own id of the effect: .structured.id. A lookup's answer without it is not believed."`
 	IsError string `yaml:"is_error,omitempty" jsonschema:"enum=ambiguous,enum=rejected,default=ambiguous" jsonschema_description:"The meaning of isError. rejected promises that the tool fails before it has any effect."`
@@ -72,7 +72,7 @@ type provider struct {
 	command      []string
 	env          map[string]string
 	directory    string
-	keyMeta      string // "" where _meta carries no key
+	keyMeta      string // "" if _meta carries no key
 	tuple        bool
 	replayedMeta string
 	limit        int64
@@ -127,7 +127,7 @@ func checkTransport(settings Settings) error {
 	return nil
 }
 
-// checkURL repeats nothing of a URL, which may hold a secret.
+// checkURL checks the URL. Its errors repeat nothing of the URL, which may hold a secret.
 func checkURL(text string) error {
 	endpoint, err := url.Parse(text)
 	switch {
@@ -145,7 +145,7 @@ func checkURL(text string) error {
 	return nil
 }
 
-// reservedHeaders frame the message or belong to the protocol.
+// reservedHeaders are headers that frame the message or belong to the protocol.
 var reservedHeaders = []string{
 	"Accept", "Accept-Encoding", "Connection", "Content-Length", "Content-Type", "Expect", "Host", "Keep-Alive",
 	"Last-Event-Id", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
@@ -180,8 +180,8 @@ func (p *provider) setEnv(env map[string]string) error {
 
 func hasNUL(text string) bool { return strings.Contains(text, "\x00") }
 
-// The protocol has no name of its own for an idempotency key, so these stand
-// under a prefix of ours, as it asks for.
+// The protocol defines no name for an idempotency key. So these names have a prefix of this project, as the protocol
+// demands.
 const (
 	namespace           = "io.github.agentoutbox/"
 	defaultKeyMeta      = namespace + "idempotency-key"
@@ -193,12 +193,12 @@ var (
 	metaLabel = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9-]*[A-Za-z0-9])?$`)
 	metaLeaf  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 
-	// Names without a prefix that the protocol gives a meaning.
+	// takenMeta are the names without a prefix to which the protocol gives a meaning.
 	takenMeta = []string{"progressToken", "traceparent", "tracestate", "baggage"}
 )
 
-// checkMetaName holds a name against the protocol's grammar
-// (https://modelcontextprotocol.io/specification, "_meta").
+// checkMetaName checks a name against the protocol's grammar (https://modelcontextprotocol.io/specification,
+// "_meta").
 func checkMetaName(field, name string) error {
 	prefix, leaf, prefixed := strings.Cut(name, "/")
 	if !prefixed {
@@ -220,7 +220,7 @@ func isPrefix(text string) bool {
 	return !slices.ContainsFunc(strings.Split(text, "."), func(label string) bool { return !metaLabel.MatchString(label) })
 }
 
-// isReserved goes by both rules that revisions of the protocol have had.
+// isReserved applies the rules of all revisions of the protocol so far.
 func isReserved(prefix string) bool {
 	labels := strings.Split(prefix, ".")
 	for i, label := range labels {
@@ -231,8 +231,8 @@ func isReserved(prefix string) bool {
 	return false
 }
 
-// meta makes the _meta of a call. The trace context goes by its bare
-// names (https://modelcontextprotocol.io/seps/414).
+// meta makes the _meta of a call. The trace context has names without a prefix
+// (https://modelcontextprotocol.io/seps/414).
 func (p *provider) meta(request dispatch.Request) map[string]any {
 	meta := make(map[string]any)
 	for name, value := range render.TraceContext(request.Headers) {
@@ -257,13 +257,13 @@ type tool struct {
 	provider    *provider
 	name        string
 	class       dispatch.Class
-	arguments   *jq.Expression // nil sends the payload
+	arguments   *jq.Expression // nil to send the payload
 	keyArgument string         // "" for none
 	isError     dispatch.Outcome
 	reading     rules.Reading
 }
 
-// newTool takes nil for a provider whose own settings are wrong.
+// newTool returns every problem, joined. provider is nil if its own settings are wrong.
 func newTool(provider *provider, operation string, spec dispatch.ToolSpec) (*tool, error) {
 	var block Tool
 	if err := adapter.Decode(spec.Settings, &block); err != nil {
@@ -291,7 +291,7 @@ func newTool(provider *provider, operation string, spec dispatch.ToolSpec) (*too
 	return t, errors.Join(problems...)
 }
 
-// render makes the call that every attempt of the intent makes alike.
+// render makes the parameters of the call. They are the same for every attempt of the intent.
 func (t *tool) render(ctx context.Context, request dispatch.Request) (*sdk.CallToolParams, error) {
 	arguments, err := t.writeArguments(ctx, request)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/agentoutbox/drainer/internal/jq"
 )
 
-// judge says what is proven about a call.
+// judge returns the outcome that is proven about a call.
 func (t *tool) judge(ctx context.Context, e callEvidence, h hints) dispatch.Result {
 	result := t.weigh(ctx, e)
 	if result.Outcome == dispatch.Ambiguous && h.forbidRepeating(t.class) {
@@ -46,7 +46,7 @@ func (t *tool) weigh(ctx context.Context, e callEvidence) dispatch.Result {
 	return t.weighAnswer(ctx, e, a)
 }
 
-// size is about that of what would be stored.
+// size is roughly the number of bytes that would be stored.
 func size(response *jsonrpc.Response) int64 {
 	var fault *jsonrpc.Error
 	if errors.As(response.Error, &fault) {
@@ -61,7 +61,7 @@ func (t *tool) weighAnswer(ctx context.Context, e callEvidence, a *answer) dispa
 		Outcome: v.Outcome, Final: v.Final, ErrorClass: v.Class, HTTPStatus: e.status,
 		Replayed: a.meta[t.provider.replayedMeta] == true,
 		Response: evidence.JSON(a.body(), "application/json"),
-		Healthy:  e.status == 0 && v.Outcome == dispatch.Ambiguous, // over stdio an answer is all that says so
+		Healthy:  e.status == 0 && v.Outcome == dispatch.Ambiguous, // over stdio only an answer shows that the server works
 	}
 	if v.Outcome == dispatch.Completed {
 		t.reading.Refer(ctx, &result, a.View())
@@ -74,8 +74,8 @@ func (t *tool) weighAnswer(ctx context.Context, e callEvidence, a *answer) dispa
 	return result
 }
 
-// verdict takes HTTP's status first where it says that the answer is not the
-// server's last word, then the operator's rules, then the protocol.
+// verdict uses the HTTP status first if the status shows that the answer is not final, then the operator's rules,
+// then the protocol.
 func (t *tool) verdict(ctx context.Context, e callEvidence, a *answer) rules.Verdict {
 	if e.status > 299 {
 		if v, known := byStatus(e, a); known {
@@ -92,14 +92,14 @@ func (t *tool) verdict(ctx context.Context, e callEvidence, a *answer) rules.Ver
 	return v
 }
 
-// byProtocol says what the answer means by the book.
+// byProtocol returns the meaning of the answer by the protocol alone.
 func (t *tool) byProtocol(a *answer) rules.Verdict {
 	switch {
 	case a.isFault:
 		return byCode(a)
 	case a.wantsInput:
 		v := rules.Doubt(a.Class())
-		v.Final = a.wants > 0 // wanting none is how a server says that it is busy
+		v.Final = a.wants > 0 // a server without requests for input says that it is busy
 		return v
 	case a.isError:
 		return rules.Verdict{Outcome: t.isError, Class: a.Class()}
@@ -113,13 +113,13 @@ func byCode(a *answer) rules.Verdict {
 		codeCapabilityRequired, codeElicitationRequired:
 		return rules.Verdict{Outcome: dispatch.Rejected, Class: a.Class()}
 	case codeHeaderMismatch, codeVersionUnsupported:
-		return rules.Verdict{Outcome: dispatch.Throttled, Class: a.Class()} // what a new session knows better
+		return rules.Verdict{Outcome: dispatch.Throttled, Class: a.Class()} // a new session can cure it
 	}
 	return rules.Doubt(a.Class())
 }
 
-// byStatus reads a response that is no success. It leaves a refusal that
-// carries a fault to byProtocol. a may be nil.
+// byStatus judges a response with an HTTP error status. It leaves most refusals with a JSON-RPC error to the rules
+// and byProtocol. a may be nil.
 func byStatus(e callEvidence, a *answer) (v rules.Verdict, known bool) {
 	class := "http_" + strconv.Itoa(e.status)
 	switch {
@@ -129,7 +129,7 @@ func byStatus(e callEvidence, a *answer) (v rules.Verdict, known bool) {
 		return rules.Verdict{Outcome: dispatch.CredentialsRefused, Class: class}, true
 	case e.status == 429, e.status == 503, e.status == 529:
 		return rules.Verdict{Outcome: dispatch.Throttled, Class: class}, true
-	case e.status >= 301 && e.status <= 303, e.status == 408, e.status >= 500: // 301 to 303 may lead to the result of what was done
+	case e.status >= 301 && e.status <= 303, e.status == 408, e.status >= 500: // 301 to 303 may lead to the result of an effect
 		return rules.Doubt(class), true
 	case e.sessionRefused(a):
 		return rules.Verdict{Outcome: dispatch.Throttled, Class: "session_expired"}, true
@@ -141,8 +141,7 @@ func byStatus(e callEvidence, a *answer) (v rules.Verdict, known bool) {
 	return rules.Verdict{}, false
 }
 
-// endsSession reports that the next call needs another session. A child has
-// only one.
+// endsSession reports whether the next call needs another session. A child has only one session.
 func (e callEvidence) endsSession() bool {
 	switch {
 	case e.status == 0:
@@ -154,10 +153,9 @@ func (e callEvidence) endsSession() bool {
 	return err == nil && (a.code == codeHeaderMismatch || a.code == codeVersionUnsupported || e.sessionRefused(a))
 }
 
-// sessionRefused reports that the server no longer knows the session, and so
-// has looked no further. The protocol wants a 404 for that; older servers
-// answer 400 to whatever they cannot place. A result is none: whatever the
-// status that a server or a gateway puts on it, the tool has run.
+// sessionRefused reports whether the server no longer knows the session, and so has not looked at the call. The
+// protocol demands a 404 for that. Older servers answer 400 to any request that they cannot assign. A result proves
+// that the tool has run, whatever status a server or a gateway adds to it.
 func (e callEvidence) sessionRefused(a *answer) bool {
 	switch {
 	case !e.inSession || (e.status != 404 && e.status != 400):
@@ -172,19 +170,19 @@ func (e callEvidence) sessionRefused(a *answer) bool {
 	return byCode(a).Outcome == dispatch.Ambiguous && a.code != codeInternalError
 }
 
-// hints are a server's annotations of a tool. The protocol does not vouch for them, so they
-// can only make the adapter more careful.
+// hints are a server's annotations of a tool. The protocol does not guarantee them, so they can only make the
+// adapter more careful.
 type hints struct{ annotations *sdk.ToolAnnotations }
 
-// forbidRepeating reports that the server says, by value or by the protocol's
-// defaults, that calling again changes things again, against the class that
-// the configuration promises. A key makes a call safe whatever the tool is.
+// forbidRepeating reports whether the server says that a repeated call repeats its changes, although the
+// configuration promises a naturally idempotent or read-only tool. A missing annotation counts with the protocol's
+// default. A key makes a repeated call safe in any case.
 func (h hints) forbidRepeating(class dispatch.Class) bool {
 	promised := class == dispatch.NaturallyIdempotent || class == dispatch.ReadOnly
 	return promised && h.annotations != nil && !h.annotations.IdempotentHint && !h.annotations.ReadOnlyHint
 }
 
-// Codes beyond those of JSON-RPC, all of them given before a tool runs.
+// Codes beyond those of JSON-RPC. A server gives all of them before the tool runs.
 const (
 	codeInternalError       = jsonrpc.CodeInternalError
 	codeHeaderMismatch      = -32020
@@ -193,15 +191,14 @@ const (
 	codeElicitationRequired = -32042
 )
 
-// answer is a server's answer to a call: a result, or a fault, which JSON-RPC
-// calls an error.
+// answer is a server's answer to a call: a result, or a fault (an error of JSON-RPC).
 type answer struct {
 	isError    bool
-	content    json.RawMessage // nil where there is none
-	structured json.RawMessage // nil where there is none
+	content    json.RawMessage // nil if there is none
+	structured json.RawMessage // nil if there is none
 	meta       map[string]any
-	wantsInput bool // the server waits for answers that only a person could give
-	wants      int  // how many
+	wantsInput bool // the server asks for input that only a person could give
+	wants      int  // how many inputs it asks for
 
 	isFault bool
 	code    int64
@@ -211,8 +208,8 @@ type answer struct {
 
 var errNoAnswer = errors.New("the response is no answer to a tools/call")
 
-// understand reads the response itself, not what the library made of it:
-// numbers must stay exact, and unknown content is no reason for doubt.
+// understand reads the response itself and not the library's result: numbers must stay exact, and unknown content
+// must not cause doubt.
 func understand(response *jsonrpc.Response) (*answer, error) {
 	var fault *jsonrpc.Error
 	if errors.As(response.Error, &fault) {
@@ -246,7 +243,7 @@ func (a *answer) readFlags(members map[string]json.RawMessage) error {
 		a.wantsInput = resultType == "input_required" || a.wants > 0
 		return nil
 	}
-	return errNoAnswer // a later protocol may say there what is no end yet
+	return errNoAnswer // a later version of the protocol may have a type that is not final
 }
 
 func present(value json.RawMessage) json.RawMessage {
@@ -259,12 +256,12 @@ func present(value json.RawMessage) json.RawMessage {
 // bareAnswers show only whether they are a success.
 var bareAnswers = []rules.Answer{&answer{}, &answer{isError: true}, &answer{isFault: true, code: codeInternalError}}
 
-// CanProve implements [rules.Answer]. A refusal to look proves no absence.
+// CanProve implements [rules.Answer]. A fault does not prove absence.
 func (a *answer) CanProve(outcome dispatch.Outcome) bool {
 	return outcome != dispatch.Absent || !a.isFault
 }
 
-// View implements [rules.Answer]; the reference's expression sees the same.
+// View implements [rules.Answer]. The expression for the reference has the same input.
 func (a *answer) View() map[string]any {
 	view := map[string]any{
 		"is_error": a.isError, "text": a.text(),
@@ -288,7 +285,7 @@ func value(text json.RawMessage) any {
 	return decoded
 }
 
-// text is the text content, joined by newlines.
+// text returns the text content, joined by newlines.
 func (a *answer) text() string {
 	parts, _ := value(a.content).([]any)
 	var texts []string
@@ -302,7 +299,7 @@ func (a *answer) text() string {
 	return strings.Join(texts, "\n")
 }
 
-// body is the part of the answer that is stored.
+// body returns the part of the answer that is stored.
 func (a *answer) body() json.RawMessage {
 	switch {
 	case a.structured != nil:
@@ -319,7 +316,7 @@ func (a *answer) body() json.RawMessage {
 	return nil
 }
 
-// Class names the failure; "" for a success. It implements [rules.Answer].
+// Class implements [rules.Answer]. It names the failure, and is "" for a success.
 func (a *answer) Class() string {
 	switch {
 	case a.isFault:

@@ -17,8 +17,8 @@ import (
 // closeWithin is how long a server may take to accept the end of the session.
 const closeWithin = time.Second
 
-// returnWithin is how long the library may take to notice that a call's
-// context has ended. After that the call is left to it.
+// returnWithin is how long the library may take to notice that a call's context has ended. After that, the dispatch no
+// longer waits for the library.
 const returnWithin = 500 * time.Millisecond
 
 // session is an open connection to the server, shared by every dispatch.
@@ -26,29 +26,29 @@ type session struct {
 	client *sdk.ClientSession
 	tap    *tap
 	gone   chan struct{} // closed when the connection has ended
-	abort  func()        // ends it without saying goodbye
+	abort  func()        // ends the connection without telling the server
 	child  *life         // nil for an endpoint
 
 	closing sync.Once
 
 	mu    sync.Mutex
-	tools map[string]hints // as listed last
+	tools map[string]hints // the tools of the last listing
 }
 
-// Older servers may ignore server/discover. An endpoint has discoverWithin to answer it. A child
-// has startWithin, because it may be started by a package runner.
+// Older servers may not answer server/discover. discoverWithin is how long drainer waits for an endpoint's answer,
+// and startWithin for a child's, which may first be installed by a package runner.
 const (
 	discoverWithin = time.Second
 	startWithin    = 10 * time.Second
 )
 
-// olderVersion is the newest protocol that begins with initialize.
+// olderVersion is the newest protocol version that begins with initialize.
 const olderVersion = "2025-11-25"
 
 var errSilent = errors.New("the server was silent to server/discover")
 
-// newSession shakes hands and lists the tools. It begins with initialize if the server is
-// known to be older, and returns errSilent if it may be.
+// newSession makes the handshake and lists the tools. It begins with initialize if isOlder, and otherwise returns
+// errSilent if the server does not answer server/discover in time.
 func newSession(ctx context.Context, t *tap, isOlder bool, abort func()) (*session, error) {
 	options := &sdk.ClientSessionOptions{}
 	if isOlder {
@@ -58,8 +58,8 @@ func newSession(ctx context.Context, t *tap, isOlder bool, abort func()) (*sessi
 	defer silent(nil)
 	t.onSilence = func() { silent(errSilent) }
 	client := sdk.NewClient(&sdk.Implementation{Name: "drainer", Version: "1"}, &sdk.ClientOptions{
-		Capabilities: &sdk.ClientCapabilities{}, // nothing that a server could ask of us
-		// The library would answer a demand for input by calling again.
+		Capabilities: &sdk.ClientCapabilities{}, // the client offers nothing that a server could use
+		// Otherwise the library would answer a request for input with another call.
 		MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true},
 	})
 	connected, err := client.Connect(shaking, t, options)
@@ -74,7 +74,7 @@ func newSession(ctx context.Context, t *tap, isOlder bool, abort func()) (*sessi
 	s := &session{client: connected, tap: t, gone: make(chan struct{}), abort: abort}
 	go func() {
 		defer close(s.gone)
-		_ = connected.Wait() // why it ended, the calls know
+		_ = connected.Wait() // the calls know why it ended
 	}()
 	if err := s.list(ctx); err != nil {
 		s.Close()
@@ -83,8 +83,8 @@ func newSession(ctx context.Context, t *tap, isOlder bool, abort func()) (*sessi
 	return s, nil
 }
 
-// Close says goodbye. The session has ended soon afterwards in any case, whether
-// the server has answered or not.
+// Close ends the session in an orderly way. If the server does not answer within closeWithin, Close ends the
+// connection.
 func (s *session) Close() {
 	s.closing.Do(func() {
 		defer s.abort()
@@ -108,8 +108,8 @@ func (s *session) Alive() bool {
 	}
 }
 
-// find looks a tool up, and where it is not known asks the server once more:
-// servers change their lists.
+// find looks up a tool. If the tool is unknown, find asks the server for its list once more, since servers change
+// their lists.
 func (s *session) find(ctx context.Context, name string) (h hints, known bool, err error) {
 	for asked := false; ; asked = true {
 		s.mu.Lock()
@@ -125,7 +125,7 @@ func (s *session) find(ctx context.Context, name string) (h hints, known bool, e
 	}
 }
 
-// list reads every page, up to a number that no honest server has.
+// list reads all pages of the tools, up to a number that no honest server reaches.
 func (s *session) list(ctx context.Context) error {
 	const maxPages = 1000
 	tools := make(map[string]hints)
@@ -163,7 +163,7 @@ func (s *session) call(ctx context.Context, params *sdk.CallToolParams) callEvid
 				c.interrupt("panic")
 			}
 		}()
-		_, _ = s.client.CallTool(context.WithValue(held, dispatched{}, c), params) // the tap and the transport know better
+		_, _ = s.client.CallTool(context.WithValue(held, dispatched{}, c), params) // the tap and the transport have the evidence
 	}()
 	select {
 	case <-ended:
@@ -182,13 +182,13 @@ func (s *session) call(ctx context.Context, params *sdk.CallToolParams) callEvid
 	}
 	e := c.conclude(otherwise)
 	if e.class == "cancelled" && ctx.Err() != nil {
-		e.class = evidence.Context(ctx) // held is cancelled, whatever ended ctx
+		e.class = evidence.Context(ctx) // held is always cancelled, even if ctx ended by its deadline
 	}
 	return e
 }
 
-// holdOpen ends with ctx, except that after an answer there is a moment to
-// read what follows it: cutting a stream short costs its connection.
+// holdOpen returns a context that ends with ctx. After an answer it stays open for closeWithin, so that the rest of
+// the stream can be read: cutting a stream short costs its connection.
 func holdOpen(ctx context.Context) (held context.Context, release func(answered bool)) {
 	held, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
@@ -203,21 +203,21 @@ func holdOpen(ctx context.Context) (held context.Context, release func(answered 
 
 var errSecondCall = errors.New("a dispatch calls a tool once")
 
-// tap stands between the library and a transport, and ties every answer to
-// its call: what the library reports in the end is neither exact nor evidence.
+// tap lies between the library and a transport. It assigns every answer to its call, since the library's own results
+// are neither exact nor evidence.
 type tap struct {
 	transport sdk.Transport
 	sdk.Connection
-	patience  time.Duration // for an answer to server/discover
-	onVersion func(string)  // what the server chose; may be nil
-	onSilence func()        // server/discover is not answered in time
+	patience  time.Duration // how long the server may take to answer server/discover
+	onVersion func(string)  // gets the version that the server chose; may be nil
+	onSilence func()        // called if server/discover is not answered in time
 
 	mu        sync.Mutex
 	discover  jsonrpc.ID
 	silence   *time.Timer
 	handshake jsonrpc.ID
 	asked     time.Time // when initialize was sent
-	isPrompt  bool      // initialize was answered within the patience
+	isPrompt  bool      // initialize was answered within patience
 	calls     map[jsonrpc.ID]*call
 }
 
@@ -235,14 +235,14 @@ func (t *tap) Connect(ctx context.Context) (sdk.Connection, error) {
 	return t, nil
 }
 
-// abandon closes the connection under the library, if there is one.
+// abandon closes the connection without the library, if there is one.
 func (t *tap) abandon() {
 	if t.Connection != nil {
 		_ = t.Close()
 	}
 }
 
-// Write marks the one message that is the call.
+// Write marks the one message that is the call, so that the transport recognises it.
 func (t *tap) Write(ctx context.Context, message jsonrpc.Message) error {
 	request, _ := message.(*jsonrpc.Request)
 	if request != nil && request.Method == "initialize" {
@@ -282,7 +282,7 @@ func (t *tap) Read(ctx context.Context) (jsonrpc.Message, error) {
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		for _, c := range t.calls { // no answer will come to them
+		for _, c := range t.calls { // they will get no answer
 			c.interrupt(class)
 		}
 		return nil, err
@@ -302,7 +302,8 @@ func (t *tap) heard() {
 	}
 }
 
-// wasPrompt reports that the server is fast enough to have answered server/discover, if it knew it.
+// wasPrompt reports whether the server answered initialize fast enough. A server so fast would also have answered
+// server/discover, if it knew the method.
 func (t *tap) wasPrompt() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -315,8 +316,8 @@ func (t *tap) forget(c *call) {
 	delete(t.calls, c.id)
 }
 
-// deliver leaves alone what the library makes up for a call that it gave up:
-// only what came over the wire has an error of that type.
+// deliver passes an answer to its call. It ignores an error that the library made up for a call that it gave up.
+// Only an error from the wire is a *jsonrpc.Error.
 func (t *tap) deliver(response *jsonrpc.Response) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -350,31 +351,30 @@ func (t *tap) tellVersion(result json.RawMessage) {
 	}
 }
 
-// call is one tools/call and what is known of it. The library writes it from
-// one goroutine and reads its answer in another, while the one that
-// dispatched may have stopped waiting.
+// call is one tools/call and its known facts. The library writes it in one goroutine and reads its answer in
+// another. Meanwhile, the dispatching goroutine may have stopped waiting.
 type call struct {
 	mu       sync.Mutex
 	numbered bool
 	id       jsonrpc.ID
 	begun    bool // a byte may have been written
-	sealed   bool // none will be from now on
-	over     bool // what comes after this is not believed
+	sealed   bool // no byte may be written any more
+	over     bool // later evidence is not believed
 	seen     callEvidence
 }
 
 // callEvidence holds the known facts about a call at its end.
 type callEvidence struct {
-	sent       bool   // a byte of it may have left
+	sent       bool   // a byte of the call may have been sent
 	class      string // why there is no answer
-	status     int    // of HTTP; 0 where there was none
+	status     int    // the HTTP status; 0 if there was none
 	retryAfter time.Duration
-	inSession  bool // it named a session
+	inSession  bool // the request named a session
 	answer     *jsonrpc.Response
 }
 
-// number gives the call its id, once: a second message that calls a tool is
-// not this call, and must not be sent.
+// number gives the call its id. It returns false for a second message that calls a tool: that message is not this
+// call and must not be sent.
 func (c *call) number(id jsonrpc.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -385,7 +385,7 @@ func (c *call) number(id jsonrpc.ID) bool {
 	return true
 }
 
-// begin asks for leave to write the call, which is given once.
+// begin reports whether the call may be written now. It returns true at most once.
 func (c *call) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -405,7 +405,7 @@ func (c *call) fail(sent bool, class string) {
 	}
 }
 
-// interrupt is a failure that an answer may yet make up for.
+// interrupt records a failure. An answer may still come after it.
 func (c *call) interrupt(class string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -414,7 +414,8 @@ func (c *call) interrupt(class string) {
 	}
 }
 
-// abandon ends the call without an answer, for whatever interrupted it.
+// abandon ends the call without an answer. The error class of an earlier interruption stays; without one, the class is
+// otherwise.
 func (c *call) abandon(otherwise string) {
 	c.interrupt(otherwise)
 	c.mu.Lock()
@@ -422,7 +423,7 @@ func (c *call) abandon(otherwise string) {
 	c.over = true
 }
 
-// responded notes what HTTP says.
+// responded records the status and the headers of the HTTP response.
 func (c *call) responded(status int, retryAfter time.Duration, inSession bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -450,8 +451,8 @@ func (c *call) hasAnswer() bool {
 	return c.seen.answer != nil
 }
 
-// conclude prevents all further writes and returns the evidence so far.
-// otherwise is its error class if there is no other.
+// conclude prevents all further writes and returns the evidence so far. otherwise is the error class if no failure
+// was recorded.
 func (c *call) conclude(otherwise string) callEvidence {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -463,8 +464,8 @@ func (c *call) conclude(otherwise string) callEvidence {
 }
 
 type (
-	dispatched struct{} // the key of the call that a context belongs to
-	onWire     struct{} // the same, for the one message that is the call
+	dispatched struct{} // the context key of the dispatch's call
+	onWire     struct{} // the context key of the call, only for the message that is the call
 )
 
 func callOf(ctx context.Context) *call {

@@ -23,7 +23,7 @@ const (
 	sessionHeader = "Mcp-Session-Id"
 	versionHeader = "Mcp-Protocol-Version"
 
-	maxControlBytes = 16 << 20 // of an answer to anything but a call
+	maxControlBytes = 16 << 20 // the longest answer to any request that is not a call
 )
 
 var (
@@ -31,25 +31,24 @@ var (
 	errTooLarge   = errors.New("the answer is longer than max_response_body")
 )
 
-// wireError is a request that got no response. It repeats nothing of a URL.
+// wireError is the error of a request that got no response. Its text repeats nothing of the URL.
 type wireError struct{ class string }
 
 func (e *wireError) Error() string { return "no response: " + e.class }
 
-// wire carries one session's HTTP. It gathers the evidence of each call, and
-// keeps a call's bad luck from the library, which would end the session over
-// it and leave every other call without its answer.
+// wire carries one session's HTTP. It gathers the evidence of each call. It hides a call's failure from the library,
+// which would otherwise end the session and leave the other calls without their answers.
 type wire struct {
 	transport *onesend.Transport
 	header    http.Header
 	limit     int64
-	life      context.Context // ends what is not a call
+	life      context.Context // its end cancels all requests that are not calls
 
 	mu      sync.Mutex
 	version string
 }
 
-// refusal is a response to something else than a call that was no success.
+// refusal is the error response to a request that is not a call.
 type refusal struct {
 	status     int
 	retryAfter time.Duration
@@ -57,7 +56,7 @@ type refusal struct {
 
 type refusalKey struct{}
 
-// noteRefusal has a handshake, or a list, keep its last refusal.
+// noteRefusal makes a handshake, or the listing of tools, record the last refusal.
 func noteRefusal(ctx context.Context) (context.Context, *atomic.Pointer[refusal]) {
 	last := &atomic.Pointer[refusal]{}
 	return context.WithValue(ctx, refusalKey{}, last), last
@@ -76,7 +75,7 @@ func (w *wire) RoundTrip(request *http.Request) (*http.Response, error) {
 	return w.call(outgoing, c)
 }
 
-// dress adds what the configuration and the session want.
+// dress adds the headers of the configuration and of the session.
 func (w *wire) dress(request *http.Request) *http.Request {
 	outgoing := request.Clone(request.Context())
 	outgoing.GetBody = nil // with it, the transport could send the body again
@@ -115,8 +114,7 @@ func (w *wire) call(request *http.Request, c *call) (*http.Response, error) {
 	return w.readWhole(request.Context(), response, c)
 }
 
-// readWhole reads the answer at once, and lets the library have it only where
-// it is one.
+// readWhole reads the whole answer. It passes the response to the library only if it is an answer to this call.
 func (w *wire) readWhole(ctx context.Context, response *http.Response, c *call) (*http.Response, error) {
 	defer response.Body.Close()
 	body, err := io.ReadAll(&limitedReader{response.Body, w.limit})
@@ -138,7 +136,7 @@ func (w *wire) readWhole(ctx context.Context, response *http.Response, c *call) 
 	return response, nil
 }
 
-// bodyClass names what is wrong with a body that is no answer.
+// bodyClass returns the error class of a body that is not an answer.
 func bodyClass(ctx context.Context, err error) string {
 	switch {
 	case err == nil:
@@ -149,8 +147,7 @@ func bodyClass(ctx context.Context, err error) string {
 	return evidence.Sent(ctx, err)
 }
 
-// decodeAnswer takes the answer to this call alone: an answer to another one
-// must not end an intent that it is not about.
+// decodeAnswer accepts only the answer to this call. An answer to another call must not end this intent.
 func decodeAnswer(text []byte, id jsonrpc.ID) (*jsonrpc.Response, bool) {
 	message, err := jsonrpc.DecodeMessage(text)
 	if err != nil {
@@ -160,8 +157,8 @@ func decodeAnswer(text []byte, id jsonrpc.ID) (*jsonrpc.Response, bool) {
 	return response, ok && response.ID == id
 }
 
-// resume asks for the rest of a stream that broke off. It always brings a
-// stream, at worst one that says that there is no more.
+// resume asks for the rest of a stream that broke off. It always returns a stream. If there is no rest, the stream
+// ends the call.
 func (w *wire) resume(request *http.Request, c *call) *http.Response {
 	if c.isOver() {
 		return lastWords(request, c)
@@ -180,12 +177,12 @@ func (w *wire) resume(request *http.Request, c *call) *http.Response {
 	return response
 }
 
-// lastWords is a stream that ends the library's wait for an answer.
+// lastWords returns a stream that ends the library's wait for an answer.
 func lastWords(request *http.Request, c *call) *http.Response {
 	c.abandon("reset")
 	text, err := jsonrpc.EncodeMessage(&jsonrpc.Response{ID: c.id, Error: &jsonrpc.Error{Code: codeInternalError, Message: errUnanswered.Error()}})
 	if err != nil {
-		text = nil // the library then gives up by itself
+		text = nil // then the library gives up by itself
 	}
 	return &http.Response{
 		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: request,
@@ -194,7 +191,7 @@ func lastWords(request *http.Request, c *call) *http.Response {
 	}
 }
 
-// control sends what is not a call: the handshake, lists, notifications.
+// control sends requests that are not calls: the handshake, lists, notifications.
 func (w *wire) control(request *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(request.Context())
 	stop := context.AfterFunc(w.life, cancel)
@@ -205,7 +202,7 @@ func (w *wire) control(request *http.Request) (*http.Response, error) {
 		return nil, &wireError{failed.Class}
 	}
 	last, _ := ctx.Value(refusalKey{}).(*atomic.Pointer[refusal])
-	if response.StatusCode > 299 && last != nil && request.Method == http.MethodPost { // the end of a session is none
+	if response.StatusCode > 299 && last != nil && request.Method == http.MethodPost { // a refused DELETE at the end of a session does not count
 		last.Store(&refusal{response.StatusCode, evidence.RetryAfter(response.Header, time.Now())})
 	}
 	response.Body = &controlBody{limitedReader{response.Body, maxControlBytes}, response.Body, release}
@@ -223,7 +220,7 @@ func (b *controlBody) Close() error {
 	return b.body.Close()
 }
 
-// limitedReader fails, rather than ends, where there is too much to read.
+// limitedReader fails if there is too much to read.
 type limitedReader struct {
 	from io.Reader
 	left int64
@@ -245,16 +242,15 @@ func mediaType(response *http.Response) string {
 	return kind
 }
 
-// guardedStream hands on the server-sent events of one call, each as a whole
-// and only if it is sound. Where one is not, the call is over and the stream
-// breaks off, which the library takes as the end of this call alone.
+// guardedStream passes on the server-sent events of one call, each as a whole and only if the event is sound. After
+// an unsound event the call is over and the stream breaks off. The library takes that as the end of this call alone.
 type guardedStream struct {
 	ctx   context.Context
 	from  *bufio.Reader
 	body  io.Closer
 	call  *call
 	limit int64
-	ready []byte // of a sound event, not yet handed on
+	ready []byte // the rest of a sound event that is not yet passed on
 	err   error
 }
 
@@ -276,8 +272,8 @@ func (s *guardedStream) Read(into []byte) (int, error) {
 	return n, nil
 }
 
-// next is one event with the empty line that ends it. What a stream ends on
-// without that line is no event.
+// next returns one event with the empty line that ends it. A stream's last lines without an empty line are not an
+// event.
 func (s *guardedStream) next() ([]byte, error) {
 	var event, data []byte
 	for isMessage := true; ; {
@@ -307,7 +303,7 @@ func (s *guardedStream) next() ([]byte, error) {
 	}
 }
 
-// line is read in pieces, so that a line without end is not kept.
+// line reads in pieces, so that it never keeps a line without an end.
 func (s *guardedStream) line(limit int64) ([]byte, error) {
 	var line []byte
 	for {
@@ -324,8 +320,8 @@ func (s *guardedStream) line(limit int64) ([]byte, error) {
 	}
 }
 
-// isSound looks at a message before the library does. An answer to another
-// call than this stream's would end that one.
+// isSound checks a message before the library sees it. The answer to another call is unsound, since it would end
+// that call.
 func (s *guardedStream) isSound(data []byte) bool {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return true
@@ -345,7 +341,7 @@ func (s *guardedStream) isSound(data []byte) bool {
 	return true
 }
 
-// unsound ends the call. The library sees a connection that broke.
+// unsound ends the call. To the library it looks like a broken connection.
 func (s *guardedStream) unsound(class string) error {
 	s.call.fail(true, class)
 	return io.ErrUnexpectedEOF

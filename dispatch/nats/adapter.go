@@ -1,16 +1,13 @@
-// Package nats is the NATS JetStream adapter: a provider is a NATS system, a
-// tool is a subject that a stream listens on, and an effect is one message in
-// that stream.
+// Package nats is the NATS JetStream adapter. A provider is a NATS system, a tool is a subject to which a stream
+// listens, and an effect is one message in that stream.
 //
 //	Request ──tool.message──▶ message ──publish──▶ acknowledgement ──judge──▶ Result
 //
-// One dispatch publishes at most once and waits for the stream's
-// acknowledgement. A connection that is lost is not mended in the background
-// but made again by the next dispatch, so that nothing is sent later.
+// One dispatch publishes at most once and waits for the stream's acknowledgement. A lost connection is not restored
+// in the background: the next dispatch opens a new one, so that nothing is sent after the end of its dispatch.
 //
-// The idempotency key travels as Nats-Msg-Id. The stream recognises a
-// repetition for as long as its duplicate window lasts. A tool that promises a
-// longer time does not send.
+// The idempotency key is sent as Nats-Msg-Id. The stream recognises a repetition during its duplicate window. A tool
+// whose configuration promises a longer time does not send.
 package nats
 
 import (
@@ -27,8 +24,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/sharedconn"
 )
 
-// Kind registers the adapter as "nats". A message is an effect, so no tool is
-// read_only.
+// Kind registers the adapter as "nats". A message is an effect, so no tool can be read_only.
 func Kind() dispatch.Kind {
 	return dispatch.Kind{
 		Name:     "nats",
@@ -69,7 +65,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	}, nil
 }
 
-// Dispatch publishes one message and reports what the evidence says about it.
+// Dispatch publishes one message and returns the result that the evidence proves.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	tool, ok := a.tools[request.Tuple.Operation()]
 	if !ok {
@@ -91,7 +87,7 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	return connection.publish(ctx, tool, message)
 }
 
-// Greet connects to the server, and publishes nothing.
+// Greet connects to the server. It publishes nothing.
 func (a *Adapter) Greet(ctx context.Context) dispatch.Result {
 	ctx, cancel := adapter.Within(ctx, a.timeout)
 	defer cancel()
@@ -109,7 +105,7 @@ func (a *Adapter) Close() error {
 
 const usualPort = "4222"
 
-// Destinations are the servers. TLS begins after a server's first message.
+// Destinations returns the servers. TLS begins after a server's first message.
 func (a *Adapter) Destinations() (all []dispatch.Destination) {
 	for _, text := range a.settings.URLs {
 		server, err := url.Parse(text)

@@ -17,7 +17,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
-// Settings is the provider's `nats` block. At most one way to log in is set.
+// Settings is the provider's `nats` block. At most one kind of login is set.
 type Settings struct {
 	URLs        []string `yaml:"urls" jsonschema:"required,minItems=1" jsonschema_description:"nats://host:4222 or tls://host:4222, without credentials. drainer connects only to these servers."`
 	TLS         bool     `yaml:"tls,omitempty" jsonschema_description:"Insist on TLS, with the provider's tls settings. Default: TLS if the server wants it."`
@@ -69,7 +69,7 @@ func checkURL(text string) error {
 	return nil
 }
 
-// login returns the credentials for the server, nil if it asks for none.
+// login returns the credentials for the server, or nil if none are configured.
 func (s Settings) login() (nats.Option, error) {
 	switch s.ways() {
 	case 0:
@@ -133,7 +133,7 @@ type Tool struct {
 // tool is Tool, checked and compiled.
 type tool struct {
 	subject string
-	stream  string // "" for any that listens
+	stream  string // "" for any stream that listens
 	form    *adapter.Form
 	class   dispatch.Class
 	keyTTL  time.Duration
@@ -162,8 +162,8 @@ func newTool(spec dispatch.ToolSpec) (*tool, error) {
 	return tool, errors.Join(append(problems, err)...)
 }
 
-// isLiteralSubject accepts what every server does: tokens of printable ASCII
-// between dots.
+// isLiteralSubject accepts the subjects that every server accepts: tokens of printable ASCII, separated by dots,
+// without wildcards.
 func isLiteralSubject(subject string) bool {
 	for _, token := range strings.Split(subject, ".") {
 		if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' || r == '*' || r == '>' }) {

@@ -17,17 +17,17 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-// connectTimeout bounds one attempt to connect where dispatches may take longer.
+// connectTimeout bounds one attempt to connect, if a dispatch may take longer.
 const connectTimeout = 10 * time.Second
 
-// connection is one connection to a server, until it is lost.
+// connection is one connection to a server. After it is lost, it is not used again.
 type connection struct {
 	conn *nats.Conn
 	js   jetstream.JetStream
-	lost chan struct{} // closed when the connection is
+	lost chan struct{} // closed when the connection is lost
 
-	// denied is set once the server has refused something for want of a
-	// permission. The server does not say which message it refused.
+	// denied is set once the server has refused a message for lack of a permission. The server does not say which
+	// message.
 	denied atomic.Bool
 
 	mu      sync.Mutex
@@ -46,7 +46,7 @@ func connect(ctx context.Context, settings Settings, network dispatch.Network, t
 		nats.SetCustomDialer(dialer),
 		nats.SkipHostLookup(),          // the network resolves names
 		nats.IgnoreDiscoveredServers(), // the configuration says where to connect
-		nats.NoReconnect(),             // what is written while disconnected would be sent later
+		nats.NoReconnect(),             // otherwise messages written while disconnected would be sent later
 		nats.ClosedHandler(func(*nats.Conn) { close(c.lost) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			if errors.Is(err, nats.ErrPermissionViolation) {
@@ -54,7 +54,7 @@ func connect(ctx context.Context, settings Settings, network dispatch.Network, t
 			}
 		}),
 		func(options *nats.Options) error {
-			options.TLSConfig = network.TLSConfig() // also for a server that wants TLS where the configuration does not insist
+			options.TLSConfig = network.TLSConfig() // also used if the configuration does not demand TLS, but the server does
 			options.Secure = settings.TLS
 			return nil
 		},
@@ -72,7 +72,7 @@ func connect(ctx context.Context, settings Settings, network dispatch.Network, t
 		return nil, errors.Join(err, dialer.failed)
 	}
 	dialer.release()
-	// The library forgets an acknowledgement after a while: no dispatch waits for it any more.
+	// The library forgets a missing acknowledgement after this time. Then no dispatch waits for it any more.
 	forget := jetstream.WithPublishAsyncTimeout(max(timeout, connectTimeout))
 	if settings.Domain != "" {
 		c.js, err = jetstream.NewWithDomain(c.conn, settings.Domain, forget)
@@ -86,12 +86,12 @@ func connect(ctx context.Context, settings Settings, network dispatch.Network, t
 	return c, nil
 }
 
-// Alive is for [sharedconn.Conn], as the next two.
+// Alive, Done and Close implement [sharedconn.Conn].
 func (c *connection) Alive() bool           { return c.conn.IsConnected() }
 func (c *connection) Done() <-chan struct{} { return c.lost }
 func (c *connection) Close()                { c.conn.Close() }
 
-// silence says why no acknowledgement came.
+// silence returns the error class for a missing acknowledgement.
 func (c *connection) silence(ctx context.Context) string {
 	switch {
 	case c.denied.Load():
@@ -102,12 +102,12 @@ func (c *connection) silence(ctx context.Context) string {
 	return "reset"
 }
 
-// dialer gives the library's dials the context that the library does not know:
-// until the server has accepted us, the end of ctx ends the connection.
+// dialer applies a context to the library's dials, which the library itself cannot. Until the server has accepted
+// the login, the end of ctx closes the connection.
 type dialer struct {
 	ctx     context.Context
 	network dispatch.Network
-	failed  error       // of the last dial; the library hides some errors
+	failed  error       // the error of the last dial; the library hides some errors
 	release func() bool // lets the connection outlive ctx
 }
 
@@ -121,7 +121,7 @@ func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
 	return conn, nil
 }
 
-// unconnected is the result of a message for which there was no connection.
+// unconnected is the result of a message for which no connection could be opened.
 func unconnected(ctx context.Context, err error) dispatch.Result {
 	outcome, class := dispatch.NotSent, evidence.Unsent(ctx, err)
 	for _, refusal := range []error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired, nats.ErrPermissionViolation} {

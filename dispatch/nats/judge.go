@@ -12,18 +12,17 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-// verdict is the proof in an error of a stream.
+// verdict is the meaning of a stream's error.
 type verdict struct {
 	outcome dispatch.Outcome
 	class   string
 }
 
-// codeStoreFailed is the one error under which a stream both says that it is
-// full and that it does not know what it has on disk.
+// codeStoreFailed is the code of two errors: the stream is full, or the stream does not know what it has stored on
+// disk.
 const codeStoreFailed jetstream.ErrorCode = 10077
 
-// verdicts are the errors of a stream, by their number in the server's
-// errors.json, that come before it stores a message.
+// verdicts has the errors that a stream sends before it stores a message, by their code in the server's errors.json.
 var verdicts = map[jetstream.ErrorCode]verdict{
 	10002: {dispatch.Throttled, "account_resources_exceeded"},
 	10008: {dispatch.Throttled, "jetstream_unavailable"},
@@ -43,11 +42,10 @@ var verdicts = map[jetstream.ErrorCode]verdict{
 	10167: {dispatch.Throttled, "too_many_requests"},
 }
 
-const streamFull = "stream_full" // of one stream: the others have room
+const streamFull = "stream_full" // concerns one stream: other streams have room
 
-// fullStream are the words in which a stream that discards what is new says
-// that it holds as much as it may; their error code is the same as that of a
-// broken disk.
+// fullStream has the error texts of a stream that discards new messages because it is full. Only the text
+// distinguishes them from a broken disk, which has the same error code.
 var fullStream = map[string]verdict{
 	"maximum messages exceeded":             {dispatch.Throttled, streamFull},
 	"maximum bytes exceeded":                {dispatch.Throttled, streamFull},
@@ -55,11 +53,11 @@ var fullStream = map[string]verdict{
 	"message too large":                     {dispatch.Rejected, "message_too_large"},
 }
 
-// judge says what the stream's refusal proves.
+// judge returns the outcome that the stream's refusal proves.
 func (t *tool) judge(err error) dispatch.Result {
 	if errors.Is(err, jetstream.ErrNoStreamResponse) {
-		// No stream listened, so none has the message. A stream without a
-		// leader is silent in the same way, and comes back.
+		// No stream listened, so no stream has the message. A stream without a leader does not answer either, and
+		// may get a leader again.
 		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "no_responders", OfOperation: true}
 	}
 	var refusal *jetstream.APIError
@@ -68,7 +66,7 @@ func (t *tool) judge(err error) dispatch.Result {
 	}
 	proven := verdictOn(refusal)
 	if proven.outcome == dispatch.InFlight && t.class == dispatch.NonIdempotent {
-		proven.outcome = dispatch.Ambiguous // it must not be sent again
+		proven.outcome = dispatch.Ambiguous // the message must not be sent again
 	}
 	return dispatch.Result{
 		Outcome:     proven.outcome,
@@ -108,14 +106,14 @@ type position struct {
 }
 
 func stored(ack *jetstream.PubAck) dispatch.Result {
-	if ack.Sequence == 0 { // they begin at 1
+	if ack.Sequence == 0 { // sequence numbers begin at 1
 		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "protocol"}
 	}
 	response, err := json.Marshal(position{
 		Stream: evidence.Text(ack.Stream), Sequence: ack.Sequence, Duplicate: ack.Duplicate, Domain: evidence.Text(ack.Domain),
 	})
 	if err != nil {
-		response = nil // the message is there all the same
+		response = nil // the message is stored all the same
 	}
 	return dispatch.Result{
 		Outcome:     dispatch.Completed,

@@ -13,7 +13,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-// publish writes the message to the connection once and waits for the answer.
+// publish writes the message to the connection once and waits for the acknowledgement.
 func (c *connection) publish(ctx context.Context, tool *tool, message *nats.Msg) dispatch.Result {
 	if ctx.Err() != nil {
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: evidence.Context(ctx)}
@@ -33,8 +33,8 @@ func (c *connection) publish(ctx context.Context, tool *tool, message *nats.Msg)
 	return c.unanswered(ctx, future)
 }
 
-// unanswered is the result of a message whose acknowledgement was not waited
-// for, unless it came at the last moment.
+// unanswered is the result of a message without an acknowledgement. If the acknowledgement came at the last moment,
+// unanswered still uses it.
 func (c *connection) unanswered(ctx context.Context, future jetstream.PubAckFuture) dispatch.Result {
 	select {
 	case acknowledged := <-future.Ok():
@@ -44,9 +44,8 @@ func (c *connection) unanswered(ctx context.Context, future jetstream.PubAckFutu
 	return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: c.silence(ctx)}
 }
 
-// unwritten is the result of a message that the connection did not take. The
-// errors below come before anything is put into its buffer; any other may come
-// from writing the buffer out.
+// unwritten is the result of a message that the connection refused. The errors below occur before anything is put
+// into the connection's buffer. Any other error may come from writing the buffer out.
 func unwritten(ctx context.Context, err error) dispatch.Result {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
@@ -63,19 +62,18 @@ func unwritten(ctx context.Context, err error) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: evidence.Sent(ctx, err)}
 }
 
-// windowAge is how long a stream's configuration is believed.
+// windowAge is for how long a known stream configuration is used.
 const windowAge = time.Minute
 
-// window is how long a stream recognises a key, and when that was learned.
+// window is a stream's duplicate window, and when it was read.
 type window struct {
 	length time.Duration
 	asked  time.Time
 }
 
-// vouchFor asks, for a tool whose key is to be recognised, whether the stream
-// recognises one for that long. Nothing is sent where it does not: the engine
-// would repeat a message that the stream takes for a new one. The intent
-// stays, and goes out once the configuration or the stream is put right.
+// vouchFor checks, for a key_idempotent tool, that the stream's duplicate window is at least as long as the ttl of
+// the key. If not, nothing is sent: the engine would repeat a message that the stream takes for a new one. The
+// intent stays queued, and is sent once the configuration or the stream is corrected.
 func (c *connection) vouchFor(ctx context.Context, tool *tool) (refusal dispatch.Result, vouched bool) {
 	if tool.class != dispatch.KeyIdempotent {
 		return dispatch.Result{}, true
@@ -101,7 +99,7 @@ func (c *connection) windowOf(ctx context.Context, tool *tool) (time.Duration, e
 	asked := time.Now()
 	length, err := c.readWindow(ctx, tool)
 	if err != nil || length < tool.keyTTL {
-		return length, err // asked again next time: the stream may be corrected meanwhile
+		return length, err // not cached: the stream may be corrected before the next attempt
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +123,7 @@ func (c *connection) readWindow(ctx context.Context, tool *tool) (time.Duration,
 	return stream.CachedInfo().Config.Duplicates, nil
 }
 
-// unreadClass says why the stream's configuration is not known.
+// unreadClass returns the error class if the stream's configuration cannot be read.
 func (c *connection) unreadClass(ctx context.Context, err error) string {
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):

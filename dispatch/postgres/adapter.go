@@ -1,12 +1,11 @@
-// Package postgres is the adapter for a recipient that is a Postgres database:
-// an intent becomes a row in its inbox, or the call of a function there.
+// Package postgres is the adapter for a recipient that is a Postgres database. An intent becomes a row in its inbox,
+// or the call of a function there.
 //
 //	Request ──▶ inbox: INSERT … ON CONFLICT DO NOTHING ──────────────────▶ Result
 //	        └─▶ function: BEGIN ─▶ SELECT f(…) ─▶ COMMIT or ROLLBACK ─────▶ Result
 //
-// The database is its own witness: what was not committed has not happened,
-// so almost every failure here is known to have had no effect. Doubt is left
-// where a commit was asked for and its answer is missing.
+// A transaction that was not committed has no effect, so almost every failure here is known to have had no effect.
+// Doubt remains only if a commit was sent and its answer is missing.
 package postgres
 
 import (
@@ -25,7 +24,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/adapter"
 )
 
-// closeTimeout bounds the goodbye on a connection that is not used again.
+// closeTimeout bounds the orderly close of a connection that is not used again.
 const closeTimeout = time.Second
 
 // Kind registers the adapter as "postgres".
@@ -38,8 +37,7 @@ func Kind() dispatch.Kind {
 	}
 }
 
-// Adapter dispatches to one database, over as many connections as there are
-// dispatches at work.
+// Adapter dispatches to one database. It opens as many connections as dispatches run at once.
 type Adapter struct {
 	tools   map[string]tool
 	timeout time.Duration
@@ -49,7 +47,7 @@ type Adapter struct {
 	pool *pgxpool.Pool // nil until the first dispatch
 }
 
-// tool makes one attempt on a connection that is its own meanwhile.
+// tool makes one attempt on a connection that no other dispatch uses meanwhile.
 type tool interface {
 	attempt(ctx context.Context, conn *pgx.Conn, request dispatch.Request) dispatch.Result
 }
@@ -65,7 +63,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	return &Adapter{tools: tools, timeout: spec.Timeout, config: config}, nil
 }
 
-// Dispatch makes one attempt and reports what the evidence says about it.
+// Dispatch makes one attempt and returns the result that the evidence proves.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	tool, ok := a.tools[request.Tuple.Operation()]
 	if !ok {
@@ -78,12 +76,12 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 		return unconnected(ctx, err)
 	}
 	result := dispatch.Result{Outcome: dispatch.Ambiguous}
-	defer func() { put(conn, isAnswer(result.Outcome)) }() // also where the attempt panics
+	defer func() { put(conn, isAnswer(result.Outcome)) }() // also if the attempt panics
 	result = tool.attempt(ctx, conn.Conn(), request)
 	return result
 }
 
-// Greet logs in to the server, and runs no statement.
+// Greet logs in to the server. It runs no statement.
 func (a *Adapter) Greet(ctx context.Context) dispatch.Result {
 	ctx, cancel := adapter.Within(ctx, a.timeout)
 	defer cancel()
@@ -105,8 +103,7 @@ func (a *Adapter) Close() error {
 	return nil
 }
 
-// acquire takes an idle connection or makes one; the pool asks one that was
-// idle for a second whether it still lives.
+// acquire takes an idle connection or opens one. The pool pings a connection that was idle for a second.
 func (a *Adapter) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	pool, err := a.opened()
 	if err != nil {
@@ -128,9 +125,8 @@ func (a *Adapter) opened() (*pgxpool.Pool, error) {
 	return a.pool, nil
 }
 
-// isAnswer reports whether the recipient lives and takes part. A connection
-// that brought anything else may lead to a server that was demoted, or hold a
-// plan of a table that has changed: the next attempt makes a new one.
+// isAnswer reports whether the connection can be kept. After any other outcome the connection may lead to a server
+// that was demoted, or hold a plan of a table that has changed, so the next attempt opens a new one.
 func isAnswer(outcome dispatch.Outcome) bool {
 	switch outcome {
 	case dispatch.Completed, dispatch.Rejected, dispatch.Absent, dispatch.InFlight:
@@ -139,8 +135,8 @@ func isAnswer(outcome dispatch.Outcome) bool {
 	return false
 }
 
-// put gives a connection back, or closes it. One that was cut is cleaned up
-// behind the pool's back, for as long as its peer likes.
+// put returns a connection to the pool, or closes it. The driver cleans up a connection that was cut, which may take
+// as long as its peer likes, so put removes that connection from the pool.
 func put(conn *pgxpool.Conn, keep bool) {
 	if keep && !conn.Conn().IsClosed() {
 		conn.Release()
@@ -148,10 +144,10 @@ func put(conn *pgxpool.Conn, keep bool) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	_ = conn.Hijack().Close(ctx) // the server sees the end of the connection either way
+	_ = conn.Hijack().Close(ctx) // the server sees the end of the connection even after an error
 }
 
-// Destinations are the servers that the URL names.
+// Destinations returns the servers of the URL.
 func (a *Adapter) Destinations() []dispatch.Destination {
 	config := a.config.ConnConfig
 	use := dispatch.PlainText

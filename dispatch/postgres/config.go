@@ -24,7 +24,7 @@ type Settings struct {
 	URL string `yaml:"url" jsonschema:"required" jsonschema_description:"The recipient's database, with user and password: postgres://drainer:secret@db.example.com/shop. TLS with a verified certificate unless sslmode=disable."`
 }
 
-// Tool is a tool's `postgres` block: one of the two.
+// Tool is a tool's `postgres` block. Exactly one of its fields is set.
 type Tool struct {
 	Inbox    string `yaml:"inbox,omitempty" jsonschema_description:"The table, as schema.table, that gets one row for each intent."`
 	Function string `yaml:"function,omitempty" jsonschema_description:"The function, as schema.name, that is called in a transaction."`
@@ -49,7 +49,7 @@ func newTool(spec dispatch.ToolSpec) (tool, error) {
 
 var qualifiedName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_$]{0,62})\.([A-Za-z_][A-Za-z0-9_$]{0,62})$`)
 
-// quote makes SQL of a name that the configuration gives. Upper case counts.
+// quote turns a name of the configuration into an SQL identifier. The name is case-sensitive.
 func quote(field, name string) (string, error) {
 	parts := qualifiedName.FindStringSubmatch(name)
 	if parts == nil {
@@ -58,11 +58,11 @@ func quote(field, name string) (string, error) {
 	return pgx.Identifier(parts[1:]).Sanitize(), nil
 }
 
-// maxMessage bounds what the server may say at once, in bytes.
+// maxMessage is the longest message of the server that is read, in bytes.
 const maxMessage = 4 << 20
 
-// neutral takes from the daemon's environment and home folder what would
-// otherwise be added to the URL: they may hold the secrets of another database.
+// neutral prevents the driver from adding settings from the daemon's environment and home directory to the URL. They
+// may contain the secrets of another database.
 const neutral = "sslmode=disable&sslrootcert=&sslcert=&sslkey=&sslcertmode=allow&sslnegotiation=&passfile="
 
 func newPoolConfig(spec dispatch.Spec) (*pgxpool.Config, error) {
@@ -90,14 +90,13 @@ func newPoolConfig(spec dispatch.Spec) (*pgxpool.Config, error) {
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "drainer"
 	}
-	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // what the driver writes, whatever the server prefers
+	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // the driver writes UTF-8, whatever the server's default is
 	config.ConnConfig.MaxProtocolMessageBodyLen = maxMessage
 	connectThrough(spec.Network, &config.ConnConfig.Config, address.secure)
 	return config, nil
 }
 
-// connectThrough leaves the resolving of names to the network's dialer, which
-// checks what they stand for.
+// connectThrough uses the network's dialer, which resolves names itself because it checks the resolved addresses.
 func connectThrough(network dispatch.Network, config *pgconn.Config, secure bool) {
 	config.DialFunc = func(ctx context.Context, protocol, address string) (net.Conn, error) {
 		conn, err := network.DialContext(ctx, protocol, address)
@@ -124,9 +123,8 @@ func tlsFor(network dispatch.Network, host string) *tls.Config {
 	return config
 }
 
-// namedConn says that it leads to a name. The driver connects there once more
-// when it wants a statement cancelled, and rules that allow the name may not
-// allow what it stands for.
+// namedConn reports the name that was dialed as its remote address. To cancel a statement, the driver connects to
+// that address once more, and egress rules that allow the name may not allow the resolved address.
 type namedConn struct {
 	net.Conn
 	remote net.Addr
@@ -139,7 +137,7 @@ type namedAddr struct{ network, text string }
 func (a namedAddr) Network() string { return a.network }
 func (a namedAddr) String() string  { return a.text }
 
-// address holds the parts of a URL that the driver does not read.
+// address holds facts about a URL that the driver does not report.
 type address struct {
 	hasPassword bool
 	hasPort     bool
@@ -147,8 +145,8 @@ type address struct {
 	secure      bool
 }
 
-// parseAddress wants all in the URL that the driver would take from elsewhere.
-// The list of hosts that Postgres allows keeps net/url from reading it.
+// parseAddress demands that the URL contains everything that the driver would otherwise take from elsewhere. net/url
+// cannot parse the list of hosts that Postgres allows.
 func parseAddress(text string) (address, error) {
 	rest, ok := strings.CutPrefix(text, "postgres://")
 	if !ok {
@@ -186,8 +184,8 @@ func parseAddress(text string) (address, error) {
 	}, err
 }
 
-// wantsTLS reads sslmode. The modes between would give the password to any
-// server that answers.
+// wantsTLS reads sslmode. It refuses all modes but two: with the other modes, any server that answers could get the
+// password.
 func wantsTLS(options url.Values) (bool, error) {
 	for option := range options {
 		if option != "sslmode" && (strings.HasPrefix(option, "ssl") || strings.HasPrefix(option, "service") || option == "passfile") {

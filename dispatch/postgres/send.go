@@ -11,8 +11,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-// inbox delivers into a table whose primary key is the intent's own, so that
-// an intent is there once, however often it is sent.
+// inbox inserts into a table whose primary key is the tuple of the intent, so the table has an intent only once,
+// however often it is sent.
 type inbox struct {
 	insert  string
 	compare string
@@ -32,11 +32,10 @@ func newInbox(name string) (*inbox, error) {
 	}, nil
 }
 
-// attempt inserts in a statement that is its own transaction. It waits for a
-// concurrent insert of the same key to commit or to roll back.
+// attempt inserts the row in a statement that is a transaction of its own. It waits for a concurrent insert of the
+// same tuple to commit or to roll back.
 func (i *inbox) attempt(ctx context.Context, conn *pgx.Conn, request dispatch.Request) dispatch.Result {
-	// JSON goes as text: in the execution modes that fit a pooler, bytes
-	// would become bytea.
+	// JSON is passed as a string: in the execution modes that work with a pooler, bytes would become bytea.
 	key := request.Tuple
 	tag, err := conn.Exec(ctx, i.insert, key.AgentRunID, key.StepID, key.ToolName, key.BusinessScope,
 		request.IdempotencyKey, string(request.Payload), headersOf(request))
@@ -49,19 +48,19 @@ func (i *inbox) attempt(ctx context.Context, conn *pgx.Conn, request dispatch.Re
 	return i.recognise(ctx, conn, request)
 }
 
-// recognise looks at the row that is in the way. It needs a statement of its
-// own: the first one's snapshot may be older than that row.
+// recognise compares the intent with the existing row. It needs a second statement, since the snapshot of the first
+// may be older than that row.
 func (i *inbox) recognise(ctx context.Context, conn *pgx.Conn, request dispatch.Request) dispatch.Result {
 	key := request.Tuple
 	var sameKey, samePayload bool
 	err := conn.QueryRow(ctx, i.compare, key.AgentRunID, key.StepID, key.ToolName, key.BusinessScope,
 		request.IdempotencyKey, string(request.Payload)).Scan(&sameKey, &samePayload)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows): // deleted since, or never inserted by a trigger's decision
+	case errors.Is(err, pgx.ErrNoRows): // the row was deleted since, or a trigger prevented the insert
 		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "row_missing"}
 	case err != nil:
-		return inDoubt(failed(ctx, err)) // there is a row, and its payload is unknown
-	case !sameKey: // another outbox's, or this intent's before it got a new key
+		return inDoubt(failed(ctx, err)) // there was a row, but its key and payload are unknown
+	case !sameKey: // the row of another outbox, or of this intent under an older key
 		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "row_of_another_key"}
 	case !samePayload:
 		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "payload_mismatch"}
@@ -69,8 +68,8 @@ func (i *inbox) recognise(ctx context.Context, conn *pgx.Conn, request dispatch.
 	return dispatch.Result{Outcome: dispatch.Completed, Replayed: true}
 }
 
-// headersOf leaves out nothing that jsonb can take: a broken trace context is
-// no reason to refuse an intent.
+// headersOf returns the headers in a form that jsonb accepts. A broken trace context must not cause a refusal of the
+// intent.
 func headersOf(request dispatch.Request) string {
 	text, err := json.Marshal(request.Headers)
 	if err != nil || len(request.Headers) == 0 {
@@ -81,9 +80,8 @@ func headersOf(request dispatch.Request) string {
 
 // call is a tool that calls a function of the recipient in a transaction.
 //
-// Only an answer of "completed" is committed. Whatever else the function says,
-// and whatever fails before COMMIT is sent, is rolled back: that nothing has
-// happened is then not the function's promise but the database's.
+// Only the answer "completed" is committed. Every other answer, and every failure before COMMIT is sent, is rolled
+// back. Then the database guarantees that there was no effect, and the function need not promise it.
 type call struct {
 	query       string
 	class       dispatch.Class
@@ -96,7 +94,7 @@ func newCall(name string, class dispatch.Class) (*call, error) {
 		return nil, err
 	}
 	c := &call{
-		// The cast refuses a function of another type before it runs.
+		// The cast makes the server refuse a function of another result type before the function runs.
 		query: "SELECT (" + function + "($1::jsonb, $2::text, $3::text, $4::text, $5::text, $6::text))::jsonb::text",
 		class: class,
 	}
@@ -111,7 +109,7 @@ func (c *call) attempt(ctx context.Context, conn *pgx.Conn, request dispatch.Req
 	if err != nil {
 		return unbegun(ctx, err)
 	}
-	defer func() { _ = transaction.Rollback(ctx) }() // after a commit it does nothing; a failure ends the connection, and that the transaction
+	defer func() { _ = transaction.Rollback(ctx) }() // does nothing after a commit; if it fails, the connection ends and with it the transaction
 	answer, err := c.ask(ctx, transaction, request)
 	if err != nil {
 		return withoutEffect(failed(ctx, err))

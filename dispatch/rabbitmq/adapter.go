@@ -1,12 +1,11 @@
-// Package rabbitmq publishes intents to an exchange of a RabbitMQ broker
-// (AMQP 0-9-1): persistent, mandatory, and confirmed.
+// Package rabbitmq publishes intents to an exchange of a RabbitMQ broker (AMQP 0-9-1). Messages are persistent and
+// mandatory, and the broker confirms them.
 //
 //	Request ──tool.render──▶ message ──session──▶ publisher ──▶ answer ──judge──▶ Result
 //
-// One dispatch publishes at most one message. The exchange and the routing key
-// come from the configuration alone. A provider has one connection; each
-// message that is under way has a channel of it to itself, so that a confirm,
-// a return or a channel exception can only mean that message.
+// One dispatch publishes at most one message. The exchange and the routing key come from the configuration alone. A
+// provider has one connection. Each message has its own channel on that connection until it is answered, so a
+// confirm, a return or a channel exception can only concern that message.
 package rabbitmq
 
 import (
@@ -24,9 +23,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/sharedconn"
 )
 
-// Kind registers the adapter as "rabbitmq". RabbitMQ knows no idempotency
-// keys: a tool that is key_idempotent promises that its consumers recognise a
-// message id for as long as the tool's ttl.
+// Kind registers the adapter as "rabbitmq". RabbitMQ does not recognise idempotency keys. A key_idempotent tool
+// promises that its consumers recognise a message id for the ttl of the key.
 func Kind() dispatch.Kind {
 	return dispatch.Kind{
 		Name:     "rabbitmq",
@@ -42,7 +40,7 @@ type Adapter struct {
 	tools    map[string]*tool
 	sessions *sharedconn.Shared[*session]
 	timeout  time.Duration
-	grace    time.Duration // for messages under way on a session that was given up
+	grace    time.Duration // how long messages under way may still take after their session was retired
 	url      string
 }
 
@@ -62,7 +60,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	return &Adapter{tools: tools, sessions: sharedconn.New(connect, limit), timeout: spec.Timeout, grace: limit, url: address.url}, nil
 }
 
-// Dispatch publishes one message and reports what the evidence says about it.
+// Dispatch publishes one message and returns the result that the evidence proves.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	tool, ok := a.tools[request.Tuple.Operation()]
 	if !ok {
@@ -80,12 +78,12 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	}
 	result, timedOut := session.publish(ctx, routed)
 	if timedOut && !session.blocked.Load() && a.sessions.Forget(session) {
-		session.retired <- a.grace // the broker is silent; others may still get their answers
+		session.retired <- a.grace // the broker is silent, but other messages may still get their answers
 	}
 	return result
 }
 
-// Greet connects to the broker, and publishes nothing.
+// Greet connects to the broker. It publishes nothing.
 func (a *Adapter) Greet(ctx context.Context) dispatch.Result {
 	ctx, cancel := adapter.Within(ctx, a.timeout)
 	defer cancel()
@@ -101,7 +99,7 @@ func (a *Adapter) Close() error {
 	return nil
 }
 
-// Destinations is where the broker is.
+// Destinations returns the address of the broker.
 func (a *Adapter) Destinations() []dispatch.Destination {
 	broker, err := amqp.ParseURI(a.url)
 	if err != nil {

@@ -53,7 +53,7 @@ func newAddress(block dispatch.Block) (address, error) {
 	return address{url: settings.URL, heartbeat: heartbeat}, errors.Join(checkURL(settings.URL), err)
 }
 
-// checkURL never repeats the URL, which holds a password.
+// checkURL checks the URL. Its errors never repeat the URL, which contains a password.
 func checkURL(text string) error {
 	if text == "" {
 		return errors.New("url is missing")
@@ -91,7 +91,7 @@ func parseHeartbeat(text string) (time.Duration, error) {
 
 const maxShortString = 255 // bytes, AMQP 0-9-1, 4.2.5.3
 
-// routed is the message that one dispatch publishes, the same on every attempt.
+// routed is the message that one dispatch publishes. It is the same on every attempt.
 type routed struct {
 	exchange   string
 	routingKey string
@@ -106,12 +106,10 @@ type tool struct {
 	contentType string
 }
 
-// byThem a sender changes where a message goes, or when, so they are not the
-// configuration's to give: CC and BCC add routing keys
-// (https://www.rabbitmq.com/docs/sender-selected), and what x-delay makes the
-// delayed message exchange keep for later is returned as unroutable meanwhile
-// (https://github.com/rabbitmq/rabbitmq-delayed-message-exchange): a return
-// would prove nothing any more.
+// byThem are headers that change where or when a message arrives, so the configuration must not set them. CC and BCC
+// add routing keys (https://www.rabbitmq.com/docs/sender-selected). With x-delay, the delayed message exchange
+// stores the message and returns it as unroutable (https://github.com/rabbitmq/rabbitmq-delayed-message-exchange),
+// so a return would prove nothing.
 var byThem = []string{"CC", "BCC", "x-delay"}
 
 func newTool(block dispatch.Block) (*tool, error) {

@@ -12,20 +12,19 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-// attempt is one message on its way to the broker. The library's calls cannot
-// be interrupted, so another goroutine makes them while the dispatch waits. Either
-// that publisher first decides to write, or the dispatch first gives up. After a
-// dispatch gave up, nothing is written.
+// attempt is one message on its way to the broker. The library's calls cannot be interrupted, so another goroutine
+// makes them while the dispatch waits. Either that goroutine decides first to write the message, or the dispatch
+// gives up first. After the dispatch has given up, nothing is written.
 type attempt struct {
 	decided atomic.Bool
-	result  chan dispatch.Result // has room for the one result
+	result  chan dispatch.Result // buffered for the only result
 }
 
 func (a *attempt) commit() bool { return a.decided.CompareAndSwap(false, true) }
 func (a *attempt) giveUp() bool { return a.decided.CompareAndSwap(false, true) }
 
-// publish sends one message and waits for its fate, or for the context's end,
-// which it reports as well where it was time that ran out.
+// publish sends one message and waits for its result, or for the end of ctx. timedOut reports that the deadline of
+// ctx passed.
 func (s *session) publish(ctx context.Context, m routed) (result dispatch.Result, timedOut bool) {
 	a := &attempt{result: make(chan dispatch.Result, 1)}
 	go s.carry(ctx, a, m)
@@ -39,15 +38,15 @@ func (s *session) publish(ctx context.Context, m routed) (result dispatch.Result
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: evidence.Context(ctx)}, timedOut
 	}
 	select {
-	case result := <-a.result: // both ended at once
+	case result := <-a.result: // the result and the end of ctx came at the same time
 		return result, false
 	default:
 		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: s.silence(ctx)}, timedOut
 	}
 }
 
-// carry outlives the dispatch, and its context, where the broker answers late
-// or never; it ends with the connection at the latest.
+// carry sends the message. If the broker answers late or never, carry outlives the dispatch and its context, and
+// ends with the connection at the latest.
 func (s *session) carry(ctx context.Context, a *attempt, m routed) {
 	if s.blocked.Load() {
 		a.result <- blocked
@@ -69,7 +68,7 @@ func (s *session) carry(ctx context.Context, a *attempt, m routed) {
 	s.release(publisher)
 }
 
-// silence names why there was no answer.
+// silence returns the error class of a missing answer.
 func (s *session) silence(ctx context.Context) string {
 	if s.blocked.Load() {
 		return "blocked"
@@ -84,8 +83,8 @@ type publisher struct {
 	closed   chan *amqp.Error
 }
 
-// Both notifications have room for the only one that can come, so the
-// connection's reader never waits for us.
+// newPublisher opens a channel. The channel's notifications are buffered for the only one that each can get, so the
+// connection's reader never waits for a dispatch.
 func newPublisher(connection *amqp.Connection) (*publisher, error) {
 	channel, err := connection.Channel()
 	if err != nil {
@@ -103,17 +102,16 @@ func newPublisher(connection *amqp.Connection) (*publisher, error) {
 
 func (p *publisher) ended() bool { return p.channel.IsClosed() }
 
-// publish waits for the answer, without bound: the end of the connection is an
-// answer as well.
+// publish sends the message and waits for its answer without a time limit. The end of the connection is an answer as
+// well.
 //
-// A return comes before the confirm of the same message, and the end of a
-// channel before the library gives up on its confirms, so both can be read
-// here once the confirm is done.
+// A return comes before the confirm of the same message, and the library reports the end of a channel before it ends
+// the channel's open confirms. So both can be read here once the confirm is done.
 func (p *publisher) publish(m routed) answer {
 	confirm, err := p.channel.PublishWithDeferredConfirm(m.exchange, m.routingKey, true, false, m.publishing)
 	if err != nil {
-		// ErrClosed means that a frame was not written. So the broker has no
-		// whole message, and stores none.
+		// ErrClosed means that a frame was not written. So the broker has only a part of the message, and does not
+		// store it.
 		return answer{exception: p.exception(), incomplete: errors.Is(err, amqp.ErrClosed), err: err}
 	}
 	<-confirm.Done()
@@ -127,7 +125,7 @@ func (p *publisher) publish(m routed) answer {
 	return answer{acked: confirm.Acked(), ended: p.ended(), exception: p.exception()}
 }
 
-// exception is why the channel ended, if the reason is known.
+// exception returns why the channel ended, or nil if the reason is not known.
 func (p *publisher) exception() *amqp.Error {
 	select {
 	case exception := <-p.closed:
@@ -137,21 +135,21 @@ func (p *publisher) exception() *amqp.Error {
 	}
 }
 
-// answer is the outcome of one message, as far as its own channel reported it.
+// answer is the outcome of one message, as reported on its own channel.
 type answer struct {
 	acked      bool
 	returned   uint16      // the reply code of a return, or 0
-	ended      bool        // the channel is over
+	ended      bool        // the channel has ended
 	exception  *amqp.Error // why the channel closed; nil if the broker gave no reason
 	incomplete bool        // a frame of the message was never written
-	err        error       // from writing
+	err        error       // of the write
 }
 
-// blocked is the result during an alarm of the broker: nothing is published.
+// blocked is the result during an alarm of the broker. Nothing is published.
 var blocked = dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "blocked"}
 
-// judge says what the evidence proves. After a nack some of the queues may have
-// the message, and when a connection ends it is unknown what the broker had done.
+// judge returns the outcome that the answer proves. After a nack, some of the queues may have the message. When a
+// connection ends, it is not known whether the broker had handled the message.
 func judge(e answer, connectionEnded bool) dispatch.Result {
 	switch {
 	case e.returned != 0:
@@ -171,9 +169,8 @@ func judge(e answer, connectionEnded bool) dispatch.Result {
 	}
 }
 
-// judgeException reads why the broker closed the channel. It checks a message
-// before it routes it, so these refusals are without an effect; of an exchange
-// that does not exist yet, another attempt may find it.
+// judgeException judges an exception of the channel. The broker checks a message before it routes it, so these
+// refusals have no effect. If the exchange does not exist yet, a later attempt may find it.
 func judgeException(exception *amqp.Error) dispatch.Result {
 	result := dispatch.Result{
 		Outcome:    dispatch.Ambiguous,
@@ -191,7 +188,7 @@ func judgeException(exception *amqp.Error) dispatch.Result {
 	return result
 }
 
-// channelFailure names why no channel could be opened: nothing was published.
+// channelFailure returns the error class of a channel that could not be opened. Nothing was published.
 func channelFailure(err error) string {
 	var exception *amqp.Error
 	switch {
@@ -204,7 +201,7 @@ func channelFailure(err error) string {
 	}
 }
 
-// exceptionClass names a reply code (AMQP 0-9-1, 1.2).
+// exceptionClass returns the error class of a reply code (AMQP 0-9-1, 1.2).
 func exceptionClass(code int) string {
 	switch code {
 	case amqp.ContentTooLarge:

@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	connectTimeout = 30 * time.Second // where dispatches have no timeout
-	closeTimeout   = time.Second      // for the broker's answer to a close
+	connectTimeout = 30 * time.Second // if dispatches have no timeout
+	closeTimeout   = time.Second      // how long the broker may take to answer a close
 )
 
 // session is one open connection, which all dispatches share.
 type session struct {
 	connection *amqp.Connection
-	tcp        net.Conn             // below the library, whose calls cannot be interrupted
-	alarms     <-chan amqp.Blocking // closed when the connection is over
-	retired    chan time.Duration   // how long messages under way may still take
+	tcp        net.Conn             // the connection below the library, whose calls cannot be interrupted
+	alarms     <-chan amqp.Blocking // closed when the connection has ended
+	retired    chan time.Duration   // gets how long messages under way may still take
 	quit, over chan struct{}
-	blocked    atomic.Bool // the broker has an alarm and reads nothing from us
+	blocked    atomic.Bool // the broker has an alarm and reads nothing from this connection
 
 	mu   sync.Mutex
 	idle []*publisher
 }
 
-// connect is bounded by ctx; the session that it returns is not.
+// connect opens a session. ctx bounds the opening, but not the life of the session.
 func connect(ctx context.Context, address address, network dispatch.Network) (*session, error) {
 	var tcp net.Conn
 	release := func() bool { return true }
@@ -49,7 +49,7 @@ func connect(ctx context.Context, address address, network dispatch.Network) (*s
 		},
 	})
 	if inTime := release(); !inTime || ctx.Err() != nil {
-		err = ctx.Err() // whatever the library made of it
+		err = ctx.Err() // the library's own error is not useful
 	}
 	if err != nil {
 		if tcp != nil {
@@ -69,8 +69,8 @@ func connect(ctx context.Context, address address, network dispatch.Network) (*s
 	return s, nil
 }
 
-// watch notes the broker's alarms until the connection is over, and ends the
-// connection when it is closed or its retirement is over.
+// watch records the broker's alarms until the connection ends. It ends the connection when the session is closed, or
+// when the time after its retirement has passed.
 func (s *session) watch() {
 	defer close(s.over)
 	defer func() { _ = s.tcp.Close() }()
@@ -93,7 +93,7 @@ func (s *session) watch() {
 	}
 }
 
-// Alive is for [sharedconn.Conn], as the next two.
+// Alive, Done and Close implement [sharedconn.Conn].
 func (s *session) Alive() bool           { return !s.connection.IsClosed() }
 func (s *session) Done() <-chan struct{} { return s.over }
 
@@ -102,7 +102,7 @@ func (s *session) Close() {
 	<-s.over
 }
 
-// acquire gives a channel to one message.
+// acquire returns a channel for one message.
 func (s *session) acquire() (*publisher, error) {
 	s.mu.Lock()
 	for len(s.idle) > 0 {
@@ -117,9 +117,8 @@ func (s *session) acquire() (*publisher, error) {
 	return newPublisher(s.connection)
 }
 
-// release takes a channel back after the answer to its message. A channel that
-// still waits for its answer is never released: a late answer would be taken for
-// that of the next message.
+// release takes back a channel whose message was answered. A channel that still waits for its answer is never
+// released: its late answer would be taken for the answer to the next message.
 func (s *session) release(p *publisher) {
 	if p.ended() {
 		return
@@ -129,7 +128,7 @@ func (s *session) release(p *publisher) {
 	s.idle = append(s.idle, p)
 }
 
-// unconnected is the result of a message for which there was no session.
+// unconnected is the result of a message for which no session could be opened.
 func unconnected(ctx context.Context, err error) dispatch.Result {
 	result := dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: connectFailure(ctx, err)}
 	if result.ErrorClass == authFailure {
@@ -140,7 +139,7 @@ func unconnected(ctx context.Context, err error) dispatch.Result {
 
 const authFailure = "auth"
 
-// connectFailure names why there is no session: nothing was published.
+// connectFailure returns the error class of a session that could not be opened. Nothing was published.
 func connectFailure(ctx context.Context, err error) string {
 	var refusal *amqp.Error
 	switch {

@@ -1,12 +1,10 @@
-// Package sidecar is the adapter for a provider whose adapter is a service
-// beside drainer: it answers the protocol of docs/adapter-protocol.md over
-// HTTP, on a Unix socket or on a loopback address.
+// Package sidecar is the adapter for a provider whose adapter is a service next to drainer. The service answers the
+// protocol of docs/adapter-protocol.md over HTTP, on a Unix socket or on a loopback address.
 //
 //	Dispatch ──greeter: GET /v1/hello──▶ POST /v1/dispatch ──judge──▶ Result
 //
-// Only a result of the protocol is believed. Anything else that comes back after a
-// byte has left, a status included, leaves the request in doubt: it may come
-// from a framework, or a proxy, that does not know what the handler did.
+// Only a result of the protocol is believed. Any other response after a byte was sent, even an HTTP status, leaves
+// the request in doubt: it may come from a framework or a proxy that does not know the handler's outcome.
 package sidecar
 
 import (
@@ -38,7 +36,7 @@ type Adapter struct {
 	base      string
 	socket    string // the path of a Unix socket; empty for TCP
 	header    http.Header
-	limit     int // of an answer, in bytes
+	limit     int // the longest answer, in bytes
 }
 
 // New builds the adapter, or reports everything that is wrong with its
@@ -60,7 +58,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	return a, nil
 }
 
-// Dispatch asks the sidecar once and reports what is known of it.
+// Dispatch asks the sidecar at most once and returns the result.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	return a.client.Dispatch(ctx, request)
 }
@@ -75,8 +73,7 @@ func (a *Adapter) Close() error {
 	return nil
 }
 
-// Destinations is where the sidecar listens; where it connects to itself is
-// not known here.
+// Destinations returns the address where the sidecar listens. The sidecar's own connections are not known.
 func (a *Adapter) Destinations() []dispatch.Destination {
 	if a.socket != "" {
 		return []dispatch.Destination{{Network: "unix", Address: a.socket}}

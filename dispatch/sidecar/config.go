@@ -21,8 +21,7 @@ type Settings struct {
 	MaxMessage int    `yaml:"max_message,omitempty" jsonschema:"minimum=1024,default=1048576" jsonschema_description:"The longest answer, in bytes."`
 }
 
-// Tool is a tool's block: there is nothing to say in it. The operation's name
-// is all that the sidecar needs.
+// Tool is a tool's `sidecar` block, which has no settings. The sidecar needs only the operation's name.
 type Tool struct{}
 
 func newSettings(spec dispatch.Spec) (Settings, address, error) {
@@ -47,10 +46,10 @@ func (s *Settings) header() http.Header {
 	return header
 }
 
-// address is where a sidecar listens. It is never beyond this machine: what
-// passes is plain text, and the token is all that guards it.
+// address is where a sidecar listens. It must be on this machine: the connection is plain text, and only the token
+// protects it.
 type address struct {
-	base   string // of the requests' URLs
+	base   string // of the URLs of requests
 	socket string // the path of a Unix socket; empty for TCP
 }
 
@@ -92,7 +91,7 @@ func loopbackAddress(parsed *url.URL) (address, error) {
 	return address{base: "http://" + parsed.Host}, nil
 }
 
-// network connects to the address and to nothing else.
+// network returns a network that connects only to the address.
 func (a address) network(out dispatch.Network, user *int) dispatch.Network {
 	if a.socket == "" {
 		return dispatch.NewNetwork(stayingHome(out), nil)
@@ -112,7 +111,7 @@ func (a address) network(out dispatch.Network, user *int) dispatch.Network {
 
 var errAway = errors.New("localhost is not on this machine")
 
-// stayingHome sees where a name has led.
+// stayingHome refuses a connection that a name has led away from this machine.
 func stayingHome(out dispatch.Network) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := out.DialContext(ctx, network, address)

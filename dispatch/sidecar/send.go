@@ -16,9 +16,8 @@ import (
 
 const helloTimeout = 5 * time.Second
 
-// greeting is the hello of one sidecar. It holds until an answer is not
-// understood: another sidecar may be listening by then. Dispatches share it, and
-// the first one asks for it.
+// greeting is the hello of one sidecar, which all dispatches share. It is valid until an answer cannot be
+// understood, since another sidecar may listen by then. The first dispatch asks for it.
 type greeting struct {
 	adapter *Adapter
 	hello   protocol.Hello
@@ -38,7 +37,7 @@ func (g *greeting) Close() { g.end() }
 // Hello implements [protocol.Peer].
 func (g *greeting) Hello() protocol.Hello { return g.hello }
 
-// noHello is the error class of a sidecar that cannot be asked.
+// noHello is the error class of a sidecar that gave no valid hello.
 type noHello string
 
 const unauthorized noHello = "http_401"
@@ -72,7 +71,7 @@ func (a *Adapter) reach(ctx context.Context) (protocol.Peer, dispatch.Result) {
 	case err == nil:
 		return g, dispatch.Result{}
 	case errors.As(err, &class) && class == unauthorized:
-		return nil, dispatch.Result{Outcome: dispatch.CredentialsRefused, ErrorClass: string(class)} // its token
+		return nil, dispatch.Result{Outcome: dispatch.CredentialsRefused, ErrorClass: string(class)} // the sidecar refused the token
 	case errors.As(err, &class):
 		return nil, protocol.NotSent(string(class))
 	}
@@ -98,7 +97,7 @@ func (g *greeting) Ask(ctx context.Context, id string, message []byte, class dis
 	return result.Evidence(class)
 }
 
-// request has no GetBody, so that it cannot be sent again.
+// request makes a request without GetBody, so that net/http cannot send it again.
 func (a *Adapter) request(ctx context.Context, method, path string, message []byte) *http.Request {
 	request, err := http.NewRequestWithContext(ctx, method, a.base+path, bytes.NewReader(message))
 	if err != nil {
@@ -109,8 +108,7 @@ func (a *Adapter) request(ctx context.Context, method, path string, message []by
 	return request
 }
 
-// judge gives the result in a response, or the error class of a response that
-// proves nothing.
+// judge returns the result in a response, or an error class if the response proves nothing.
 func (a *Adapter) judge(ctx context.Context, id string, response *http.Response) (protocol.Result, string) {
 	body, class := a.read(ctx, response)
 	if class != "" {
@@ -126,7 +124,7 @@ func (a *Adapter) judge(ctx context.Context, id string, response *http.Response)
 	return result, ""
 }
 
-// read gives the body of a 200, or the error class of anything else.
+// read returns the body of a 200, or an error class for any other response.
 func (a *Adapter) read(ctx context.Context, response *http.Response) (body []byte, class string) {
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Sprintf("http_%d", response.StatusCode)

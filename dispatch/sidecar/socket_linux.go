@@ -11,11 +11,9 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-// checkSocket is asked on a fresh connection, before anything is written to it.
-// It wants a listener of the user that owns the socket, and a path on which no
-// other user can put a socket of its own. user is that owner where the
-// configuration names it; otherwise the socket belongs to root, to this
-// process's user, or to the owner of its folder.
+// checkSocket checks a new connection before anything is written to it. The user that owns the socket must also
+// listen on it, and no other user may be able to replace the socket. If the configuration names the owner, user is
+// that owner. Otherwise the socket must belong to root, to this process's user, or to the owner of its folder.
 func checkSocket(conn net.Conn, path string, user *int) error {
 	listener, err := listenerOf(conn)
 	if err != nil {
@@ -46,8 +44,7 @@ func checkSocket(conn net.Conn, path string, user *int) error {
 	return checkFolders(filepath.Dir(path), socket.owner)
 }
 
-// checkFolders goes up to the root: a user who may replace a folder may replace
-// everything in it.
+// checkFolders checks all folders up to the root: a user who may replace a folder may replace everything in it.
 func checkFolders(path string, owner int) error {
 	for last := true; ; last = false {
 		folder, err := look(path)
@@ -71,9 +68,9 @@ func checkFolders(path string, owner int) error {
 	}
 }
 
-// isPrivateVolume reports a mount that holds one socket alone. Kubernetes lets
-// all users write to an emptyDir; others are kept out because they do not mount
-// it. A second socket shows that another sidecar does.
+// isPrivateVolume reports whether the folder is a mount that holds a single socket. Kubernetes lets all users write
+// to an emptyDir. Other pods cannot, since they do not mount it. A second socket shows that another sidecar mounts
+// it.
 func isPrivateVolume(path, parent string, folder entry) (bool, error) {
 	above, err := look(parent)
 	if err != nil || above.device == folder.device {
@@ -97,7 +94,7 @@ func isPrivateVolume(path, parent string, folder entry) (bool, error) {
 	return sockets == 1, nil
 }
 
-// entry holds the facts about a file that say which users could replace it.
+// entry holds the facts about a file that decide which users could replace it.
 type entry struct {
 	mode   fs.FileMode
 	owner  int
@@ -125,7 +122,7 @@ func look(path string) (entry, error) {
 	return entry{mode: info.Mode(), owner: int(stat.Uid), device: uint64(stat.Dev)}, nil //nolint:unconvert // 32 bits on some machines
 }
 
-// listenerOf is the user of the process that listens at the other end.
+// listenerOf returns the user of the process that listens at the other end.
 func listenerOf(conn net.Conn) (user int, err error) {
 	raw, err := conn.(syscall.Conn).SyscallConn()
 	if err != nil {

@@ -1,14 +1,12 @@
-// Package smtp hands intents as mails to a server (RFC 5321).
+// Package smtp sends intents as mails through a server (RFC 5321).
 //
 //	Request ──tool.render──▶ mail ──relay.connect──▶ session ──transact──▶ Result
 //
-// One dispatch makes one connection and offers one mail, to all of its
-// recipients or to none. The server comes from the configuration alone; what
-// an agent asked for can name recipients and fill the mail.
+// One dispatch opens one connection and offers one mail, to all of its recipients or to none. The server comes from
+// the configuration alone. Data of the agent can name recipients and fill the mail.
 //
-// A mail is sent with the dot that ends it: before the server has read that,
-// it must not deliver (RFC 5321, 4.1.1.4 and 4.1.1.10). So whatever goes wrong
-// earlier is without an effect, and a dot without its reply is in doubt.
+// The server must not deliver a mail before it has read the dot at its end (RFC 5321, 4.1.1.4 and 4.1.1.10). So a
+// failure before the dot has no effect, and a dot without its reply leaves doubt.
 package smtp
 
 import (
@@ -20,8 +18,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/adapter"
 )
 
-// Kind registers the adapter as "smtp". A mail server recognises no repetition,
-// so no tool can promise more than non_idempotent.
+// Kind registers the adapter as "smtp". A mail server does not recognise repetitions, so every tool must be
+// non_idempotent.
 func Kind() dispatch.Kind {
 	return dispatch.Kind{
 		Name:     "smtp",
@@ -50,7 +48,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	return &Adapter{relay: relay, tools: tools, timeout: spec.Timeout}, nil
 }
 
-// Dispatch offers one mail and reports what the evidence says about it.
+// Dispatch offers one mail and returns the result that the evidence proves.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	tool, ok := a.tools[request.Tuple.Operation()]
 	if !ok {
@@ -70,7 +68,7 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	return session.transact(ctx, mail)
 }
 
-// Destinations is where the relay is.
+// Destinations returns the address of the server.
 func (a *Adapter) Destinations() []dispatch.Destination {
 	use := map[string]dispatch.TLSUse{securityTLS: dispatch.ImplicitTLS, securitySTARTTLS: dispatch.UpgradedTLS}[a.relay.security]
 	return []dispatch.Destination{{Network: "tcp", Address: a.relay.address, TLS: use}}

@@ -27,7 +27,7 @@ type Settings struct {
 	Hello    string `yaml:"hello,omitempty" jsonschema_description:"The name of the client for the server. Default: this machine's."`
 }
 
-// Auth is how to log in.
+// Auth defines the login.
 type Auth struct {
 	Method   string `yaml:"method,omitempty" jsonschema:"enum=plain,enum=login,default=plain"`
 	User     string `yaml:"user" jsonschema:"required"`
@@ -57,7 +57,7 @@ const (
 	authLogin = "login"
 )
 
-// newRelay also gives the sender of tools that name none, which may be nil.
+// newRelay also returns the sender of tools that have none of their own, which may be nil.
 func newRelay(spec dispatch.Spec) (*relay, *mail.Address, error) {
 	var settings Settings
 	if err := adapter.Decode(spec.Settings, &settings); err != nil {
@@ -76,7 +76,7 @@ func newRelay(spec dispatch.Spec) (*relay, *mail.Address, error) {
 	return r, from, errors.Join(serverErr, fromErr, r.checkSecurity(), r.checkHello())
 }
 
-// checkServer never repeats the text, which may hold a password by mistake.
+// checkServer checks the address. Its errors never repeat the text, which may contain a password by mistake.
 func checkServer(server string) (host string, err error) {
 	if server == "" {
 		return "", errors.New("server is missing")
@@ -127,7 +127,7 @@ func machineName() string {
 	return "localhost"
 }
 
-// parseSender returns no address for an empty text.
+// parseSender returns nil for an empty text.
 func parseSender(text string) (*mail.Address, error) {
 	if text == "" {
 		return nil, nil
@@ -145,8 +145,8 @@ var (
 
 	domainName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
 
-	// localPart has neither quotes, which hide what a command ends at, nor
-	// the ! and % that relays of old take for a route to somewhere else.
+	// localPart allows no quotes, which could hide the end of a command, and no ! or %, which very old servers take
+	// for a route to another host.
 	localPart = regexp.MustCompile("^[A-Za-z0-9#$&'*+/=?^_`{|}~-]+(\\.[A-Za-z0-9#$&'*+/=?^_`{|}~-]+)*$")
 )
 
@@ -155,8 +155,7 @@ const (
 	maxDomain    = 255 // RFC 5321, 4.5.3.1.2
 )
 
-// parseAddress takes one address, with or without a name, that can stand in a
-// command as it is.
+// parseAddress parses one address, with or without a name. The address can be written into a command unchanged.
 func parseAddress(text string) (*mail.Address, error) {
 	address, err := mail.ParseAddress(text)
 	if err != nil {
@@ -176,8 +175,7 @@ func split(address string) (local, domain string) {
 	return address[:max(at, 0)], address[at+1:]
 }
 
-// allowed lists the recipients of a tool; nil allows all. Entries are in lower
-// case: an address, or @ and a domain.
+// allowed lists the recipients of a tool; nil allows all. An entry is an address, or @ and a domain, in lower case.
 type allowed []string
 
 func parseAllowed(entries []string) (allowed, error) {
@@ -215,8 +213,8 @@ type tool struct {
 	to, cc, bcc addressees
 	replyTo     addressees
 	allowed     allowed
-	subject     render.Template // nil where there is none
-	text, html  render.Template // nil where the mail is not written so
+	subject     render.Template // nil for none
+	text, html  render.Template // nil if the mail has no such part
 	headers     map[string]render.Template
 	headerNames []string // in the order in which they are written
 }

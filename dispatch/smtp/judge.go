@@ -14,8 +14,8 @@ import (
 
 var errAuthentication = errors.New("the server asks for more than a user and a password")
 
-// unrendered is the result of a payload that makes no mail. Asking again would
-// end the same, unless it was time that ran out.
+// unrendered is the result of a payload from which no mail could be made. A retry would fail in the same way, unless
+// the time was too short.
 func unrendered(ctx context.Context, err error) dispatch.Result {
 	if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 		return render.Refusal(ctx, err)
@@ -34,9 +34,8 @@ func unrendered(ctx context.Context, err error) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: class, Unsent: true, Problem: render.Problem(err)}
 }
 
-// notReady is the result of a server that did not get as far as a mail. Its
-// words are not kept: they may repeat who logs in. What it refuses is not the
-// mail, so there may be another time.
+// notReady is the result if the server was not ready for a mail. Its reply is not stored, since the reply may
+// contain the user's name. The server did not refuse the mail itself, so a later attempt may succeed.
 func notReady(ctx context.Context, step string, err error) dispatch.Result {
 	var reply *textproto.Error
 	switch {
@@ -58,10 +57,10 @@ func notReady(ctx context.Context, step string, err error) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}
 }
 
-// authenticationRequired is 530 of RFC 4954: the server takes no mail of one who has not logged in.
+// authenticationRequired is reply 530 (RFC 4954): the server accepts no mail without a login.
 const authenticationRequired = 530
 
-// notTaken is the result of a mail whose end the server never saw.
+// notTaken is the result of a mail whose final dot was not sent.
 func notTaken(ctx context.Context, err error) dispatch.Result {
 	if result, refused := refusal(err); refused {
 		return result
@@ -69,7 +68,7 @@ func notTaken(ctx context.Context, err error) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: evidence.Sent(ctx, err)}
 }
 
-// inDoubt is the result of a mail whose end the server may have seen.
+// inDoubt is the result of a mail whose final dot the server may have read.
 func inDoubt(ctx context.Context, err error) dispatch.Result {
 	if result, refused := refusal(err); refused {
 		return result
@@ -77,8 +76,7 @@ func inDoubt(ctx context.Context, err error) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: evidence.Sent(ctx, err)}
 }
 
-// refusal reads a reply (RFC 5321, 4.2.1): 4yz may be taken another time, 5yz
-// never. Any other unexpected reply is no refusal.
+// refusal judges a reply (RFC 5321, 4.2.1): 4yz is temporary, 5yz is final. Any other reply is not a refusal.
 func refusal(err error) (dispatch.Result, bool) {
 	var reply *textproto.Error
 	if !errors.As(err, &reply) || reply.Code < 400 || reply.Code > 599 {
@@ -99,8 +97,8 @@ func refusal(err error) (dispatch.Result, bool) {
 	return result, true
 }
 
-// isOfRecipient distinguishes a mailbox that is busy or greylisted from a
-// server that has no room or is going down (RFC 5321, 4.2.3).
+// isOfRecipient distinguishes a mailbox that is busy or greylisted from a server that has no room or shuts down (RFC
+// 5321, 4.2.3).
 func isOfRecipient(code int) bool { return code == 450 || code == 451 }
 
 func isTemporary(code int) bool { return code >= 400 && code <= 499 }

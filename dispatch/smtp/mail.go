@@ -22,11 +22,11 @@ import (
 
 var errNobody = errors.New("the mail has no recipient")
 
-// letter is the mail of one dispatch, the same on every attempt.
+// letter is the mail of one dispatch. It is the same on every attempt.
 type letter struct {
 	from    string
 	to      []string
-	content []byte // without its Date, which is when it is sent
+	content []byte // without the Date header, which is added when the mail is sent
 }
 
 func (t *tool) render(ctx context.Context, request dispatch.Request) (letter, error) {
@@ -56,7 +56,7 @@ func (t *tool) render(ctx context.Context, request dispatch.Request) (letter, er
 	return letter{from: t.from.Address, to: envelope, content: content.Bytes()}, nil
 }
 
-// people are all who have to do with one mail, besides its sender.
+// people are the addresses of one mail, except its sender.
 type people struct{ to, cc, bcc, replyTo []*mail.Address }
 
 func (t *tool) people(ctx context.Context, input any) (p people, err error) {
@@ -72,7 +72,7 @@ func (t *tool) people(ctx context.Context, input any) (p people, err error) {
 	return p, nil
 }
 
-// envelope is whom the mail goes to, each once.
+// envelope returns the recipients of the mail, each once.
 func (t *tool) envelope(p people) ([]string, error) {
 	var all []string
 	for _, recipient := range slices.Concat(p.to, p.cc, p.bcc) {
@@ -91,7 +91,7 @@ func (t *tool) envelope(p people) ([]string, error) {
 
 func (t *tool) writeHeaders(ctx context.Context, out *bytes.Buffer, input any, p people, key string) error {
 	_, domain := split(t.from.Address)
-	fmt.Fprintf(out, "Message-ID: <%s@%s>\r\n", key, domain) // in one line, as many programs expect it
+	fmt.Fprintf(out, "Message-ID: <%s@%s>\r\n", key, domain) // not folded, since many programs expect it in one line
 	problems := []error{
 		writeAddresses(out, "From", []*mail.Address{t.from}),
 		writeAddresses(out, "To", p.to),
@@ -144,7 +144,7 @@ func (t *tool) parts(ctx context.Context, input any) ([]part, error) {
 
 func escapeHTML(text string) (string, error) { return html.EscapeString(text), nil }
 
-// addressees is one of the fields of addresses, compiled.
+// addressees is one of the address fields, compiled.
 type addressees []render.Template
 
 func parseAddressees(field string, texts []string) (addressees, error) {
@@ -186,8 +186,8 @@ func (a addressees) render(ctx context.Context, input any, setting string) ([]*m
 	return all, nil
 }
 
-// textsOf renders an entry. Only a value that is the whole entry may be a list:
-// inside a text it could add recipients that the tool did not mean.
+// textsOf renders an entry. Only a value that is the whole entry may be a list. As a part of a text, a list could
+// add recipients that the tool did not intend.
 func textsOf(ctx context.Context, template render.Template, input any, setting string) ([]string, error) {
 	expression := alone(template)
 	if expression == nil {
@@ -213,8 +213,7 @@ func textsOf(ctx context.Context, template render.Template, input any, setting s
 	return texts, nil
 }
 
-// alone is the expression of a template that is one placeholder and nothing
-// else, or nil.
+// alone returns the expression of a template that consists of a single placeholder, or nil for any other template.
 func alone(template render.Template) (only *jq.Expression) {
 	for _, piece := range template {
 		if piece.Literal != "" || piece.Value != nil && only != nil {
@@ -228,14 +227,13 @@ func alone(template render.Template) (only *jq.Expression) {
 }
 
 const (
-	foldAt  = 76  // RFC 2047, 2: lines with encoded words; RFC 5322 asks for 78 of all
+	foldAt  = 76  // RFC 2047, 2, for lines with encoded words; RFC 5322 recommends 78 for all lines
 	maxLine = 998 // RFC 5322, 2.1.1
 )
 
 var errHeader = errors.New("a header holds a control character, or a word that no line can hold")
 
-// writeText writes a header of free text. A line end in it would begin another
-// header, so there is none.
+// writeText writes a header of free text. It refuses line ends, which would begin another header.
 func writeText(out *bytes.Buffer, name, text string) error {
 	if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return errHeader
@@ -243,7 +241,7 @@ func writeText(out *bytes.Buffer, name, text string) error {
 	return writeFolded(out, name, mime.QEncoding.Encode("utf-8", text))
 }
 
-// writeAddresses writes no header where there is no address.
+// writeAddresses writes a header of addresses, or nothing if there are none.
 func writeAddresses(out *bytes.Buffer, name string, addresses []*mail.Address) error {
 	if len(addresses) == 0 {
 		return nil
@@ -255,9 +253,9 @@ func writeAddresses(out *bytes.Buffer, name string, addresses []*mail.Address) e
 	return writeFolded(out, name, strings.Join(texts, ", "))
 }
 
-// writeFolded ends a line before a word that would make it too long, unless that
-// would leave a line of blanks. emersion/go-message v0.18.2 writes a line of up to
-// 998 bytes where the first word alone is too long, as encoded words often are.
+// writeFolded ends a line before a word that would make it too long, unless that line would contain only blanks.
+// emersion/go-message v0.18.2 writes a line of up to 998 bytes if the first word alone is too long, as encoded words
+// often are.
 func writeFolded(out *bytes.Buffer, name, value string) error {
 	line := name + ":"
 	isBlank := false
@@ -276,7 +274,7 @@ func writeFolded(out *bytes.Buffer, name, value string) error {
 	return nil
 }
 
-// checkHeaderName knows the names of RFC 5322, 2.2.
+// checkHeaderName accepts the names of RFC 5322, 2.2, except for headers that have other sources.
 func checkHeaderName(name string) error {
 	switch lower := strings.ToLower(name); {
 	case name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == ':' || r >= 0x7f }):
@@ -287,7 +285,7 @@ func checkHeaderName(name string) error {
 	return nil
 }
 
-// own are the headers that the adapter or a server on the way writes.
+// own are the headers that the adapter or a mail server on the way sets.
 var own = map[string]bool{
 	"from": true, "sender": true, "to": true, "cc": true, "bcc": true, "reply-to": true, "subject": true,
 	"date": true, "message-id": true, "mime-version": true, "return-path": true, "received": true,
@@ -295,11 +293,11 @@ var own = map[string]bool{
 
 const quotedPrintable = "quoted-printable"
 
-// part is one way to show a mail.
+// part is one version of the mail's text.
 type part struct{ contentType, text string }
 
-// writeBody writes the parts, of which there is at least one, from the plainest
-// to the richest (RFC 2046, 5.1.4), with the headers that they need.
+// writeBody writes the parts, from the plainest to the richest (RFC 2046, 5.1.4), with the headers that they need.
+// There is at least one part.
 func writeBody(out *bytes.Buffer, parts []part, boundary string) error {
 	if len(parts) == 1 {
 		fmt.Fprintf(out, "Content-Type: %s\r\nContent-Transfer-Encoding: %s\r\n\r\n", parts[0].contentType, quotedPrintable)
@@ -329,8 +327,7 @@ func writeBody(out *bytes.Buffer, parts []part, boundary string) error {
 	return writer.Close()
 }
 
-// lineEnds are made one: behind a carriage return that stands alone, the encoder
-// loses the next line feed.
+// lineEnds makes all line ends the same. After a single carriage return, the encoder would lose the next line feed.
 var lineEnds = strings.NewReplacer("\r\n", "\n", "\r", "\n")
 
 func writeEncoded(out io.Writer, text string) error {
@@ -341,6 +338,6 @@ func writeEncoded(out io.Writer, text string) error {
 	return writer.Close()
 }
 
-// boundaryFor never stands in a body: in quoted-printable, what follows = is a
-// hexadecimal digit or the end of the line.
+// boundaryFor returns a boundary that cannot occur in a body: in quoted-printable, a hexadecimal digit or the end of
+// the line follows each =.
 func boundaryFor(key string) string { return "=_" + key }

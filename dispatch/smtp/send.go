@@ -17,14 +17,14 @@ import (
 
 const farewellTimeout = time.Second
 
-// session is a connection on which greeting, encryption and login are done.
+// session is a connection after greeting, encryption and login.
 type session struct {
 	conn    net.Conn
 	client  *netsmtp.Client
-	release func() bool // lets go of the context
+	release func() bool // ends the effect of the context on the connection
 }
 
-// transact offers the mail. What fails before the last step has no effect.
+// transact offers the mail. A failure before the last step has no effect.
 func (s *session) transact(ctx context.Context, m letter) dispatch.Result {
 	if s.isTooLong(m) {
 		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "message_too_large", Unsent: true}
@@ -36,9 +36,9 @@ func (s *session) transact(ctx context.Context, m letter) dispatch.Result {
 	if err != nil {
 		return notTaken(ctx, err)
 	}
-	if s.client.Text.R.Buffered() > 0 { // a reply to nothing: it would be taken for the one to the dot
+	if s.client.Text.R.Buffered() > 0 { // an unexpected reply, which would be taken for the reply to the dot
 		_, _, err := s.client.Text.ReadResponse(noReply)
-		s.abort() // closing in good order would write the dot
+		s.abort() // an orderly close would write the dot
 		return notTaken(ctx, err)
 	}
 	if err := data.Close(); err != nil {
@@ -51,19 +51,18 @@ func (s *session) transact(ctx context.Context, m letter) dispatch.Result {
 	return taken(text)
 }
 
-// noReply is expected where any reply is a mistake.
+// noReply is the expected code when any reply is a mistake.
 const noReply = 999
 
-// isTooLong compares the mail with the limit that the server announced (RFC
-// 1870).
+// isTooLong compares the mail with the limit that the server announced (RFC 1870).
 func (s *session) isTooLong(m letter) bool {
 	_, limit := s.client.Extension("SIZE")
 	most, err := strconv.Atoi(limit)
 	return err == nil && most > 0 && len(m.content)+len(dateHeader(time.Now())) > most
 }
 
-// address names the sender and every recipient. One that is refused is the end
-// of the mail for all: half a delivery could not be completed by a retry.
+// address names the sender and every recipient. If one recipient is refused, the mail is sent to none: a retry could
+// not complete a partial delivery.
 func (s *session) address(m letter) error {
 	if err := s.command(250, "MAIL FROM:<"+m.from+">"); err != nil {
 		return err
@@ -84,7 +83,7 @@ func (s *session) command(expected int, line string) error {
 	return err
 }
 
-// write hands everything but the dot to the system; closing it writes the dot.
+// write sends everything except the dot. Closing the result writes the dot.
 func (s *session) write(m letter) (io.Closer, error) {
 	text := s.client.Text
 	data := text.DotWriter()
@@ -99,8 +98,7 @@ func (s *session) write(m letter) (io.Closer, error) {
 
 func dateHeader(now time.Time) string { return "Date: " + now.UTC().Format(time.RFC1123Z) + "\r\n" }
 
-// close says goodbye without waiting for the answer; a transaction that was
-// not finished is forgotten with it.
+// close sends QUIT and does not wait for the reply. The server drops an unfinished transaction.
 func (s *session) close() {
 	s.release()
 	_ = s.conn.SetDeadline(time.Now().Add(farewellTimeout))
@@ -108,26 +106,26 @@ func (s *session) close() {
 	_ = s.client.Close()
 }
 
-// abort hangs up.
+// abort closes the connection without QUIT.
 func (s *session) abort() {
 	s.release()
 	_ = s.conn.Close()
 }
 
-// relay is a mail server, and how to speak to it.
+// relay is a mail server with its settings.
 type relay struct {
 	network  dispatch.Network
 	address  string // host:port
 	host     string
 	security string
-	auth     *Auth // nil: it asks for no login
+	auth     *Auth // nil for no login
 	hello    string
 }
 
 var errNoSTARTTLS = errors.New("the server does not offer STARTTLS")
 
-// connect gives a session that is ready for a mail, or the result of having
-// none. The context ends the connection whenever it ends itself.
+// connect returns a session that is ready for a mail, or the result if there is none. The end of the context closes
+// the connection.
 func (r *relay) connect(ctx context.Context) (*session, *dispatch.Result) {
 	tcp, err := r.network.DialContext(ctx, "tcp", r.address)
 	if err != nil {
@@ -143,7 +141,7 @@ func (r *relay) connect(ctx context.Context) (*session, *dispatch.Result) {
 	return s, nil
 }
 
-// introduce names the step that failed.
+// introduce makes greeting, encryption and login. It returns the name of a failed step.
 func (r *relay) introduce(s *session) (step string, err error) {
 	conn := net.Conn(&bounded{Conn: s.conn, left: maxSaid})
 	if r.security == securityTLS {
@@ -190,11 +188,11 @@ func (r *relay) credentials() netsmtp.Auth {
 	return &plain{user: r.auth.User, password: r.auth.Password}
 }
 
-const maxSaid = 1 << 20 // bytes that a server may say in one session
+const maxSaid = 1 << 20 // bytes that a server may send in one session
 
 var errTooMuch = errors.New("the server says more than a mail takes")
 
-// bounded ends a connection on which the other side does not stop.
+// bounded ends a connection on which the server sends too much.
 type bounded struct {
 	net.Conn
 	left int
@@ -209,7 +207,8 @@ func (b *bounded) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// plain is RFC 4616. The configuration makes sure that the connection is encrypted.
+// plain implements RFC 4616. The configuration ensures that the connection is encrypted, unless the server is on
+// this machine.
 type plain struct{ user, password string }
 
 func (p *plain) Start(*netsmtp.ServerInfo) (string, []byte, error) {
@@ -223,9 +222,8 @@ func (p *plain) Next(_ []byte, more bool) ([]byte, error) {
 	return nil, nil
 }
 
-// login is the mechanism LOGIN, in which the server asks for the user and then
-// for the password (draft-murchison-sasl-login). The names of the two questions
-// differ between servers, so only their order counts.
+// login implements the mechanism LOGIN, in which the server asks for the user and then for the password
+// (draft-murchison-sasl-login). Servers word the two questions differently, so only their order counts.
 type login struct {
 	user, password string
 	asked          int

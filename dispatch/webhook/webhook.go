@@ -1,9 +1,8 @@
-// Package webhook is the adapter that notifies a receiver of an event, signed
-// as Standard Webhooks specifies (https://www.standardwebhooks.com).
+// Package webhook is the adapter that notifies a receiver of an event. Requests are signed as Standard Webhooks
+// specifies (https://www.standardwebhooks.com).
 //
-// It is the HTTP adapter with its settings made here: one address, the key as
-// webhook-id, and a signature over id, time and body. What it promises is the
-// receiver's promise to recognise a webhook-id.
+// It is the HTTP adapter with settings that are made here: one address, the key as webhook-id, and a signature over
+// id, time and body. A key_idempotent tool is the receiver's promise to recognise a webhook-id.
 package webhook
 
 import (
@@ -37,8 +36,7 @@ func Kind() dispatch.Kind {
 	}
 }
 
-// New reports everything that is wrong with the configuration, joined, and
-// repeats no secret.
+// New builds the adapter. It returns everything that is wrong with the configuration, joined, and repeats no secret.
 func New(spec dispatch.Spec) (*http.Adapter, error) {
 	receiver, err := newReceiver(spec.Settings)
 	tools, toolsErr := adapter.Tools(spec.Tools, func(operation string, tool dispatch.ToolSpec) (dispatch.ToolSpec, error) {
@@ -53,7 +51,7 @@ func New(spec dispatch.Spec) (*http.Adapter, error) {
 	return http.NewSigned(spec, receiver.sign)
 }
 
-// block hands settings on that were made here, to who decodes just these.
+// block passes settings that were made here to an adapter that decodes the same type.
 type block[T any] struct{ settings T }
 
 func (b block[T]) Decode(into any) error {
@@ -82,7 +80,7 @@ const (
 	cloudEvents = "cloudevents"
 )
 
-// receiver is Settings, checked, in the terms of the HTTP adapter.
+// receiver is Settings, checked, in the form that the HTTP adapter needs.
 type receiver struct {
 	settings http.Settings
 	path     string
@@ -105,8 +103,8 @@ func newReceiver(block dispatch.Block) (*receiver, error) {
 	return r, errors.Join(r.address(settings.URL), secretsErr, r.checkEnvelope())
 }
 
-// address takes the URL apart: the HTTP adapter keeps host, path and query in
-// different places, and reads braces in the last two as placeholders.
+// address splits the URL: the HTTP adapter keeps host, path and query in different places, and reads braces in path
+// and query as placeholders.
 func (r *receiver) address(text string) error {
 	target, err := url.Parse(text)
 	switch {
@@ -173,8 +171,7 @@ func (r *receiver) call(name string, block dispatch.Block) (http.Tool, error) {
 	return call, nil
 }
 
-// checkMap looks at the expression by itself: inside of an envelope's it could
-// mean something else.
+// checkMap compiles the expression alone, since inside the expression of an envelope it could have another meaning.
 func checkMap(source string) error {
 	if source == "" {
 		return nil
@@ -185,8 +182,8 @@ func checkMap(source string) error {
 	return nil
 }
 
-// event is the expression that makes a CloudEvent. It has no time: every
-// attempt must send the same bytes.
+// event returns the expression that makes a CloudEvent. The event has no time, since every attempt must send the
+// same bytes.
 func (r *receiver) event(name, data string) string {
 	if data == "" {
 		data = ".payload"
@@ -195,9 +192,9 @@ func (r *receiver) event(name, data string) string {
 		jqText(r.source), jqText(name), data)
 }
 
-// jqText writes a constant: JSON doubles the backslash of jq's \( placeholders.
+// jqText writes text as a jq string. JSON escapes the backslash of jq's \( placeholders.
 func jqText(text string) string {
-	written, _ := json.Marshal(text) // a string can always be written
+	written, _ := json.Marshal(text) // a string always has a JSON form
 	return string(written)
 }
 
@@ -229,13 +226,13 @@ func parseSecrets(texts []string) (secrets, error) {
 	return parsed, errors.Join(problems...)
 }
 
-// sign adds one signature a secret, the first secret's first. The time is that
-// of the attempt: receivers refuse what was signed long ago.
+// sign adds one signature for each secret, in their order. The time is the time of the attempt, because receivers
+// refuse old signatures.
 func (r *receiver) sign(header nethttp.Header, body []byte) {
 	now := time.Now()
 	signatures := make([]string, 0, len(r.secrets))
 	for _, secret := range r.secrets {
-		signature, _ := secret.Sign(header.Get(idHeader), now, body) // nothing can fail in an HMAC
+		signature, _ := secret.Sign(header.Get(idHeader), now, body) // an HMAC cannot fail
 		signatures = append(signatures, signature)
 	}
 	header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))

@@ -472,11 +472,11 @@ func (c *Console) Enqueue(ctx context.Context, tuple dispatch.Tuple, payload jso
 	return receipt, fmt.Errorf("enqueue: %w: %w", ErrUnanswered, err)
 }
 
-// isRefused reports whether the server rolled the statement's transaction back. A FATAL error may come after the commit,
-// and a pooler that lost its server leaves this field empty.
+// isRefused reports whether the server rolled the statement's transaction back. An error that is FATAL or of class 08
+// (connection exception) may come after the commit. A pooler that lost its server leaves SeverityUnlocalized empty.
 func isRefused(err error) bool {
 	var refused *pgconn.PgError
-	return errors.As(err, &refused) && refused.SeverityUnlocalized == "ERROR" && refused.Code != "40003"
+	return errors.As(err, &refused) && refused.SeverityUnlocalized == "ERROR" && refused.Code != "40003" && !strings.HasPrefix(refused.Code, "08")
 }
 
 // hint returns the hint of an error of the schema, which contains no payload and no key, or the remedy of

@@ -168,7 +168,7 @@ var Attempts = []Error{
 	// postgres, log
 	{"sqlstate_*", "Postgres' own code", "22, 23: the payload; 42: table, function or privilege; others pass"},
 	{"function_*", "the recipient's function said so", "read its response"},
-	{"row_of_another_key", "the inbox has this four-tuple under another key", "give each outbox its own inbox"},
+	{"row_of_another_key", "the inbox has this four-tuple under another key", "give each outbox its own inbox; after `--new-key`, resolve it as completed"},
 	{"row_missing rolled_back", "the row or the commit was taken away", "look at triggers of the recipient's table"},
 	{"open write sync malformed_payload", "the `log` adapter cannot write its file, or the payload is no JSON", "check path, permissions and space"},
 }

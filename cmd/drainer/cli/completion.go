@@ -13,17 +13,17 @@ import (
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
-// completionTime is how long a shell waits for a suggestion at most. What fails suggests
-// nothing and says nothing: it would stand in the middle of the command line.
+// completionTime is the longest that a shell waits for suggestions. A failed completion suggests nothing and prints
+// nothing, since its output would appear in the middle of the command line.
 const completionTime = time.Second
 
-// suggested bounds the rows that are read for suggestions.
+// suggested is the most rows that are read for suggestions.
 const suggested = 100
 
-// suggest reads what could stand where prefix does.
+// suggest returns the words that could replace prefix.
 type suggest func(ctx context.Context, from *operator.Console, prefix string) ([]string, error)
 
-// addCompletions gives every flag and argument that names something its suggestions.
+// addCompletions adds suggestions to every flag and argument that names something.
 func (o *options) addCompletions(root *cobra.Command) {
 	intents, incidents := o.fromOutbox(intentNumbers), o.fromOutbox(incidentNumbers)
 	sagas, runs := o.fromOutbox(sagaRuns), o.fromOutbox(someRuns)
@@ -52,7 +52,7 @@ func addFlagCompletions(command *cobra.Command, of map[string]cobra.CompletionFu
 			continue
 		}
 		if _, has := command.GetFlagCompletionFunc(name); !has {
-			_ = command.RegisterFlagCompletionFunc(name, complete) // it fails for a flag that is not there alone
+			_ = command.RegisterFlagCompletionFunc(name, complete) // fails only for a flag that does not exist
 		}
 	}
 	for _, child := range command.Commands() {
@@ -66,7 +66,7 @@ func oneOf(names ...string) cobra.CompletionFunc {
 	}
 }
 
-// fromOutbox suggests what a read of the database brings.
+// fromOutbox suggests the words that a read of the database returns.
 func (o *options) fromOutbox(read suggest) cobra.CompletionFunc {
 	return func(command *cobra.Command, given []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		o.findConfig(command)
@@ -79,7 +79,7 @@ func (o *options) ask(command *cobra.Command, read suggest, prefix string) []str
 	if err != nil {
 		return nil
 	}
-	ctx, stop := context.WithTimeout(context.Background(), completionTime) // a command that completes has no context
+	ctx, stop := context.WithTimeout(context.Background(), completionTime) // a command has no context while it completes
 	defer stop()
 	conn, err := connect(ctx, database)
 	if err != nil {
@@ -94,7 +94,7 @@ func (o *options) ask(command *cobra.Command, read suggest, prefix string) []str
 	return found
 }
 
-// matching leaves out what stands on the command line already. A description follows a tab.
+// matching leaves out words that the command line already has. A tab separates a word from its description.
 func matching(all, given []string, prefix string) (some []string) {
 	for _, suggestion := range all {
 		name, description, _ := strings.Cut(suggestion, "\t")
@@ -117,7 +117,7 @@ func (o *options) configured(command *cobra.Command) *config.Config {
 	return loaded
 }
 
-// providerNames are those of the configuration; without one, those that daemons have announced.
+// providerNames suggests the providers of the configuration, or without one those that daemons have announced.
 func (o *options) providerNames(command *cobra.Command, given []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	names := providerNames(o.configured(command))
 	if len(names) == 0 {

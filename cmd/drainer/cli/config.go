@@ -169,8 +169,8 @@ func warn(to io.Writer, tools []console.Tool) {
 	}
 }
 
-// warnOfPages says which incidents reach no human. A kind that wakes no human by default
-// is told as well: whether that is right, the reader decides.
+// warnOfPages warns of incidents that reach no channel. It also names kinds that need no human by default, since
+// only the user can decide that.
 func warnOfPages(to io.Writer, loaded *config.Config) {
 	if unrouted := loaded.Unrouted(incident.Kinds()...); len(unrouted) > 0 {
 		fmt.Fprintf(to, "drainer: warning: incidents that reach no channel under pages: %s\n", strings.Join(unrouted, "; "))
@@ -180,7 +180,7 @@ func warnOfPages(to io.Writer, loaded *config.Config) {
 	}
 }
 
-// printInvalid gives a program the mistakes in a form that it can read.
+// printInvalid prints the mistakes as JSON, if -o json asks for it.
 func (o *options) printInvalid(command *cobra.Command, err error) error {
 	var invalid *config.InvalidError
 	if o.output != jsonOutput || !errors.As(err, &invalid) {
@@ -189,7 +189,7 @@ func (o *options) printInvalid(command *cobra.Command, err error) error {
 	return printJSON(command.OutOrStdout(), validation{Errors: invalid.Problems})
 }
 
-// summarize lists no tool where there is no configuration.
+// summarize lists the tools of a configuration. It lists none if loaded is nil.
 func summarize(loaded *config.Config) (tools []console.Tool) {
 	if loaded == nil {
 		return nil

@@ -24,8 +24,8 @@ import (
 
 const consoleAddress = "127.0.0.1:9465"
 
-// consoleSetup is how a console is reached: the flags of `drainer console`, or the block console of
-// a daemon's configuration.
+// consoleSetup holds the settings of a console: the flags of `drainer console`, or the block console of a daemon's
+// configuration.
 type consoleSetup struct {
 	config.Console
 
@@ -33,7 +33,7 @@ type consoleSetup struct {
 	isBlock bool
 }
 
-// named returns the name that a person wrote: --oidc-client, or console.oidc.client.
+// named returns the name that the user wrote: --oidc-client, or console.oidc.client.
 func (c consoleSetup) named(flag string) string {
 	if !c.isBlock {
 		return "--" + flag
@@ -132,8 +132,8 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	return servePages(ctx, listener, pages, maxConnections, log)
 }
 
-// consoleOf is the console of a daemon, and the address where it listens already. Its connections are its own:
-// a page never waits for a dispatch, nor a dispatch for a page.
+// consoleOf returns the console of a daemon, and its listener, which already listens. The console has its own
+// connections, so a page never waits for a dispatch, nor a dispatch for a page.
 func consoleOf(ctx context.Context, loaded *config.Config, database *pgpool.Database, inForce func() *standing, log *slog.Logger) (listener net.Listener, pages http.Handler, closePools func(), err error) {
 	setup := consoleSetup{Console: loaded.Console, isBlock: true}
 	if file := setup.DatabaseFile; file != "" {
@@ -187,7 +187,8 @@ func (c consoleSetup) options(log *slog.Logger) (options console.Options, err er
 	return options, nil
 }
 
-// consolePages opens a pool for each login. inForce is the configuration of this moment, empty where there is none.
+// consolePages opens a pool for each login. inForce returns the current configuration, which is empty if there is
+// none.
 func consolePages(ctx context.Context, options console.Options, database, reading *pgpool.Database, inForce func() *standing) (pages http.Handler, closePools func(), err error) {
 	if inForce().Config != nil {
 		options.PolicyOf = func(provider, operation string) (dispatch.Policy, bool) {
@@ -202,7 +203,7 @@ func consolePages(ctx context.Context, options console.Options, database, readin
 	options.Doctor = func(ctx context.Context) []doctor.Finding {
 		patient := doctor.Patient{Bystander: true}
 		patient.Database, patient.NoLogin = reading.Config(ctx)
-		findings, _ := doctor.Examine(ctx, patient) // a database that is away is a finding
+		findings, _ := doctor.Examine(ctx, patient) // an unreachable database is one of the findings
 		return findings
 	}
 	options.Log = database.Logging(options.Log)
@@ -225,8 +226,8 @@ func consolePages(ctx context.Context, options console.Options, database, readin
 	return pages, closePools, nil
 }
 
-// settingsOf names fields that hold no credential. Of an adapter's own block, and of what authenticates people, none is
-// listed, but that its block waits for a restart is.
+// settingsOf lists settings that hold no credential. It lists no setting of an adapter's own block or of the block
+// that authenticates people, but it shows that such a block waits for a restart.
 func settingsOf(at *standing) (all []console.Setting) {
 	now, file := at.Config, at.file
 	if now == nil {
@@ -273,7 +274,8 @@ func settingsOf(at *standing) (all []console.Setting) {
 	return all
 }
 
-// preview takes the configuration's secrets out, too: a body may hold one, and so may the expression that an error names.
+// preview removes the configuration's secrets from the request and from an error: a body may contain one, and so may
+// an expression that the error names.
 func preview(ctx context.Context, loaded *config.Config, request dispatch.Request) (string, error) {
 	if loaded == nil {
 		return "", errors.New("the console was given no configuration: start it with --config")
@@ -297,7 +299,8 @@ func preview(ctx context.Context, loaded *config.Config, request dispatch.Reques
 	return secrets.Text(text), nil
 }
 
-// viewerDatabase refuses a login that could change something: no page needs it.
+// viewerDatabase returns the database of the login that reads pages. It refuses a login that could change something,
+// since no page needs that.
 func (c consoleSetup) viewerDatabase(ctx context.Context, otherwise *pgpool.Database) (*pgpool.Database, error) {
 	if c.viewers == "" {
 		return otherwise, nil
@@ -326,7 +329,7 @@ func (c consoleSetup) viewerDatabase(ctx context.Context, otherwise *pgpool.Data
 	return database, nil
 }
 
-// access says who a reader is; nil where every user of this machine may read.
+// access decides who a reader is. It is nil if every user of this machine may read.
 func (c consoleSetup) access(log *slog.Logger) (console.Access, error) {
 	switch {
 	case c.Tokens != "":
@@ -367,7 +370,7 @@ func (c consoleSetup) access(log *slog.Logger) (console.Access, error) {
 	return nil, nil
 }
 
-// onlyHere refuses to listen where other machines can connect; otherwise says what allows it.
+// onlyHere refuses an address to which other machines can connect. otherwise is the advice in its error.
 func onlyHere(command *cobra.Command, listen, otherwise string) error {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {

@@ -69,7 +69,7 @@ at the end. It ignores DATABASE_URL.`,
 	return command
 }
 
-// demo serves the console at a listener, if there is one.
+// demo runs the demo. Afterwards it serves the console at the listener, if there is one.
 func (o *options) demo(command *cobra.Command, intents int, seed uint64, listener net.Listener) error {
 	ctx := command.Context()
 	if o.databaseURL != "" {
@@ -160,7 +160,7 @@ func (o *options) printAudit(to io.Writer, r demo.Report) error {
 	return nil
 }
 
-// agentsStory tells the run as the agents saw it, in the three lines that end the demo.
+// agentsStory describes the run from the agents' view, in the three lines that end the demo.
 func agentsStory(r demo.Report) string {
 	return fmt.Sprintf(`Agents broke off %d transactions: nothing of them was left, and they took the step again.
 Agents asked %d times for a step that was committed: each got the first answer, and nothing was done twice.

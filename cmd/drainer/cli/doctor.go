@@ -56,7 +56,7 @@ reached. 5: its schema is behind.`,
 	return command
 }
 
-// patient is the installation of a configuration, or the database alone.
+// patient returns the installation that the configuration describes, or only the database without one.
 func (o *options) patient(command *cobra.Command, offline bool) (doctor.Patient, error) {
 	loaded := &config.Config{}
 	load, withoutURL := o.loadConfig, ""
@@ -98,8 +98,8 @@ func (o *options) patient(command *cobra.Command, offline bool) (doctor.Patient,
 	return patient, nil
 }
 
-// judge turns the findings into the exit code; what they say stands on
-// standard output.
+// judge turns the findings into the error that chooses the exit code. The findings themselves are on standard
+// output.
 func judge(findings []doctor.Finding, unreachable error) error {
 	if err := migrations.Intact(); err != nil {
 		return err
@@ -143,7 +143,7 @@ func (o *options) printFindings(command *cobra.Command, findings []doctor.Findin
 	return all.write(command.OutOrStdout())
 }
 
-// write puts each cure on a line below what it cures.
+// write prints the findings, and each cure on the line below its finding.
 func (d diagnosis) write(to io.Writer) error {
 	s := screenOf(to)
 	var text strings.Builder

@@ -62,8 +62,7 @@ func tupleFlags(command *cobra.Command, tuple *dispatch.Tuple) {
 	flags.StringVar(&tuple.BusinessScope, "scope", "", "what the effect is about, e.g. an invoice's `id`")
 }
 
-// readJSON reads the value of a flag: JSON, or @FILE. It never repeats the
-// value in its errors.
+// readJSON reads the value of a flag: JSON, or @FILE. Its errors never repeat the value.
 func readJSON(flag, text string) (json.RawMessage, error) {
 	value := []byte(text)
 	if path, isFile := strings.CutPrefix(text, "@"); isFile {

@@ -60,9 +60,9 @@ Exit 0: yes. 1: no, and the answer says why.`,
 	return command
 }
 
-// daemonAddress is where a daemon of this machine listens. The file's mistakes do not matter
-// to a daemon that runs: it has rejected them. A health check that failed by them would end
-// its container, which then could not start. The error says why the file's word is missing.
+// daemonAddress returns where the daemon of this machine listens. A running daemon has rejected a file with mistakes
+// and goes on, so the health check must not fail because of them: that would end the container, which then could not
+// start. doubt says why the file's address could not be read.
 func (o *options) daemonAddress() (address string, doubt error) {
 	loaded := &config.Config{}
 	if o.configPath != "" {
@@ -71,7 +71,7 @@ func (o *options) daemonAddress() (address string, doubt error) {
 	return listenAddress(loaded), doubt
 }
 
-// listenAddress is where the daemon of this configuration listens.
+// listenAddress returns where the daemon of this configuration listens.
 func listenAddress(loaded *config.Config) string {
 	return cmp.Or(loaded.Server.Listen, os.Getenv(listenVariable), defaultListen)
 }
@@ -82,7 +82,7 @@ func ask(ctx context.Context, listens, page string) error {
 		return fmt.Errorf("server.listen: %w", err)
 	}
 	if address, err := netip.ParseAddr(host); host == "" || err == nil && address.IsUnspecified() {
-		host = "127.0.0.1" // one of every address
+		host = "127.0.0.1" // a server that listens on all addresses also listens here
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -96,7 +96,7 @@ func ask(ctx context.Context, listens, page string) error {
 		return fmt.Errorf("no daemon answers: %w", err)
 	}
 	defer answer.Body.Close()
-	said, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10)) // the status has said enough
+	said, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10)) // the status alone decides
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s: HTTP %d: %s", page, answer.StatusCode, strings.TrimSpace(string(said)))
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
-// newHistory shows where the database's commits go on. An intent's history is printed by printHistory.
+// newHistory shows the stretches of the database's commits. printHistory prints the history of an intent.
 func newHistory(options *options) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "history",

@@ -103,7 +103,7 @@ func incidentRow(i operator.Incident) []any {
 	}
 }
 
-// intentOf is empty where an incident is about no intent.
+// intentOf returns the incident's intent, or "" if it has none.
 func intentOf(i operator.Incident) any {
 	if i.IntentID == 0 {
 		return ""
@@ -165,7 +165,7 @@ of them could not be acknowledged.`,
 					return err
 				}
 				done, err := console.Acknowledge(command.Context(), by, incidents, time.Time{})
-				if len(done) > 0 { // what was committed before an error is shown as well
+				if len(done) > 0 { // show also the changes that were committed before an error
 					err = errors.Join(err, options.printAcknowledgements(command, done))
 				}
 				return err
@@ -185,7 +185,7 @@ of them could not be acknowledged.`,
 type manyIncidents struct {
 	DryRun    bool                     `json:"dry_run"`
 	More      bool                     `json:"more"`            // the limit left some out
-	Since     *time.Time               `json:"since,omitempty"` // with Until the bounds of what a dry run shows
+	Since     *time.Time               `json:"since,omitempty"` // Since and Until are the bounds of the incidents that a dry run shows
 	Until     *time.Time               `json:"until,omitempty"`
 	Incidents []operator.Acknowledging `json:"incidents"`
 }
@@ -208,7 +208,7 @@ func (o *options) acknowledgeMany(command *cobra.Command, console *operator.Cons
 	out, after := manyIncidents{DryRun: !yes, More: more}, "WOULD BE"
 	if yes {
 		var done []operator.Acknowledgement
-		done, err = console.Acknowledge(ctx, by, ids, many.Until) // what was committed before an error is shown as well
+		done, err = console.Acknowledge(ctx, by, ids, many.Until) // changes that were committed before an error are shown as well
 		each = each[:len(done)]                                   // both are in the order of the ids
 		for i, a := range done {
 			each[i].After, each[i].Refused = a.State, a.Refused
@@ -256,7 +256,7 @@ func (o *options) acknowledgeMany(command *cobra.Command, console *operator.Cons
 	return nil
 }
 
-// areIncidents finds a typo before anything is connected to.
+// areIncidents checks the numbers before the command connects to the database.
 func areIncidents(command *cobra.Command, args []string) error {
 	_, err := incidentIDs(command, args)
 	return err
@@ -350,8 +350,8 @@ func (o *options) printIncident(command *cobra.Command, console *operator.Consol
 	return o.printNext(out, "", steps)
 }
 
-// printNextOfList is for the incident to take first: the newest that is open, else the
-// newest that is not resolved.
+// printNextOfList prints the next steps for one incident: the newest that is open, or else the newest that is not
+// resolved.
 func (o *options) printNextOfList(command *cobra.Command, console *operator.Console, incidents []operator.Incident) error {
 	var first *operator.Incident
 	for i, incident := range incidents {

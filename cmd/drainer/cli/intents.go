@@ -94,7 +94,7 @@ func intentTable(intents []operator.Intent) table {
 	})
 }
 
-// checkFilter keeps a typo from passing for an empty list.
+// checkFilter reports a mistyped filter, which would otherwise give an empty list.
 func checkFilter(command *cobra.Command, filter operator.Filter) error {
 	switch {
 	case filter.Limit < 1:
@@ -144,7 +144,7 @@ func (o *options) printDossier(command *cobra.Command, d *operator.Dossier, next
 	if d.Gate != nil {
 		gate = *d.Gate
 		if gate.Paused || gate.Breaker != "open" {
-			gate.OpenUntil = nil // of a pause no end is known, and the row that tries it is under way
+			gate.OpenUntil = nil // a pause has no known end, and a half-open breaker has a probe under way
 		}
 	}
 	err := details{
@@ -179,7 +179,7 @@ func (o *options) printDossier(command *cobra.Command, d *operator.Dossier, next
 	return o.printNext(out, "", next)
 }
 
-// what marks a lookup, which asks about an attempt and sends nothing new.
+// what returns an attempt's outcome. It marks a lookup, which asks about an earlier attempt and sends nothing new.
 func what(a operator.Attempt) string {
 	if a.Lookup {
 		return "lookup: " + a.Outcome
@@ -187,8 +187,8 @@ func what(a operator.Attempt) string {
 	return a.Outcome
 }
 
-// actor is who made an attempt, and the fallback that served it. An operator's name
-// is only what was said, so the login stands beside it.
+// actor returns who made an attempt, and the fallback that served it. An operator's name is only a claim, so the
+// login is shown with it.
 func actor(a operator.Attempt) string {
 	if strings.HasPrefix(a.Worker, "operator:") {
 		return a.Worker + " (login " + a.Login + ")"
@@ -199,14 +199,13 @@ func actor(a operator.Attempt) string {
 	return a.Worker
 }
 
-// reference names one intent: by its key, or by its id if there is no key.
+// reference names one intent: by its key, or by its id if key is zero.
 type reference struct {
 	id  int64
 	key dispatch.Tuple
 }
 
-// readReference reads from the command line which intent is meant. It does not
-// look it up.
+// readReference reads from the command line which intent is meant. It does not read the database.
 func readReference(command *cobra.Command, args []string, key dispatch.Tuple) (reference, error) {
 	if len(args) == 0 {
 		return reference{key: key}, checkKey(command, key)
@@ -259,7 +258,7 @@ func (r reference) find(ctx context.Context, console *operator.Console) (int64, 
 	return id, r.explain(err)
 }
 
-// explain names the intent that is not there. A key's parts are not repeated.
+// explain names a missing intent in the error. It does not repeat the parts of a key.
 func (r reference) explain(err error) error {
 	switch {
 	case !errors.Is(err, operator.ErrNotFound):
@@ -270,8 +269,8 @@ func (r reference) explain(err error) error {
 	return fmt.Errorf("%w with this key; `drainer intents list` shows those there are", err)
 }
 
-// printHistory writes a few lines an attempt: what it proved, when, by whom, and why; of the
-// last one also what its error means, and with keys the key of each.
+// printHistory writes a few lines for each attempt: the outcome, the time, the worker or operator, and the reason.
+// For the last attempt it adds the meaning of its error. keys adds the key of each attempt.
 func printHistory(to io.Writer, history []operator.Event, ofMany, keys bool) error {
 	s := screenOf(to)
 	var text strings.Builder
@@ -315,7 +314,7 @@ func printHistory(to io.Writer, history []operator.Event, ofMany, keys bool) err
 	return s.write(text.String())
 }
 
-// measured is an attempt's HTTP status and duration. What an operator decides has neither.
+// measured returns an attempt's HTTP status and duration. A decision of an operator has neither.
 func measured(a operator.Attempt) (text string) {
 	if a.HTTPStatus != nil {
 		text = fmt.Sprintf(", HTTP %d", *a.HTTPStatus)
@@ -326,11 +325,11 @@ func measured(a operator.Attempt) (text string) {
 	return text
 }
 
-// longestDetail bounds the detail of a problem, in characters. -o json has all of it.
+// longestDetail is the longest detail of a problem that is shown, in characters. -o json shows all of it.
 const longestDetail = 300
 
-// readProblem takes title and detail from a problem document (RFC 9457). The detail may
-// repeat the payload, so it is for where that is shown as well.
+// readProblem returns title and detail of a problem document (RFC 9457). The detail may repeat the payload, so it is
+// shown only together with the payload.
 func readProblem(problem json.RawMessage) (title, detail string) {
 	var document struct {
 		Title  string `json:"title"`

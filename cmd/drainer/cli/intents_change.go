@@ -21,10 +21,10 @@ It exits with 1 if any intent was refused.`
 
 // change describes one command that changes intents.
 type change struct {
-	usual  []string // the statuses that a bulk change takes without --status
-	other  []string // those that it takes with it
+	usual  []string // the statuses that a bulk change selects without --status
+	other  []string // further statuses that --status may name
 	action func(*cobra.Command, *changing) (operator.Action, error)
-	next   func([]operator.Verdict) string // what is left to do after a change; may be nil
+	next   func([]operator.Verdict) string // the next step for the user after a change, or ""; may be nil
 }
 
 // changing is one run of such a command.
@@ -32,11 +32,11 @@ type changing struct {
 	change
 	options   *options
 	tuple     dispatch.Tuple
-	intent    reference          // what to change, if it is one
-	selection operator.Selection // and if it is many
+	intent    reference          // the intent to change, if not bulk
+	selection operator.Selection // the intents to change, if bulk
 	signature operator.Signature
 	yes       bool
-	bulk      bool // many, rather than one
+	bulk      bool // many intents, and not a single one
 }
 
 func newChange(options *options, kind change) *cobra.Command {
@@ -76,8 +76,8 @@ func (c *changing) run(command *cobra.Command, args []string) error {
 	return c.changeOne(command, action)
 }
 
-// aim decides whether the command line names one intent or selects many. --run
-// alone is a filter; with another part of a key it is a part of the key.
+// aim decides whether the command line names one intent or selects many. --run alone is a filter. With another part
+// of a key, it is a part of the key.
 func (c *changing) aim(command *cobra.Command, args []string) (bulk bool, err error) {
 	if err := filled(command, "provider", "run", "step", "tool", "scope"); err != nil {
 		return false, err
@@ -97,7 +97,7 @@ func (c *changing) aim(command *cobra.Command, args []string) (bulk bool, err er
 	return true, c.checkSelection(command)
 }
 
-// checkSelection keeps a typo from passing for nothing to do.
+// checkSelection reports a mistyped filter, which would otherwise select nothing.
 func (c *changing) checkSelection(command *cobra.Command) error {
 	c.selection.Run = c.tuple.AgentRunID
 	for _, status := range c.selection.Statuses {
@@ -149,7 +149,7 @@ func (c *changing) changeMany(command *cobra.Command, action operator.Action) er
 		} else {
 			done.Intents, err = console.Preview(ctx, action, intents)
 		}
-		// What was committed before an error is shown as well.
+		// Show also the changes that were committed before an error.
 		if err := errors.Join(err, c.report(command, done)); err != nil {
 			return err
 		}
@@ -179,7 +179,7 @@ type changes struct {
 	More    bool               `json:"more"` // the limit left some out
 	Intents []operator.Verdict `json:"intents"`
 
-	bulk bool // rather than one that was named
+	bulk bool // selected by a filter, not named
 }
 
 func (c changes) refused() (refused int) {
@@ -197,7 +197,7 @@ func (o *options) printChanges(command *cobra.Command, c changes) error {
 		return nil
 	}
 	if c.Intents == nil {
-		c.Intents = []operator.Verdict{} // an empty list, for programs
+		c.Intents = []operator.Verdict{} // an empty list in JSON, and not null
 	}
 	after := "AFTER"
 	if c.DryRun {
@@ -218,7 +218,7 @@ func (o *options) printChanges(command *cobra.Command, c changes) error {
 	return nil
 }
 
-// notes sum up a bulk change for a reader.
+// notes summarises a change for the user.
 func (c changes) notes() (notes []string) {
 	if c.More {
 		notes = append(notes, "There are more than --limit lets through.")
@@ -242,7 +242,7 @@ func newIntentsRetry(options *options) *cobra.Command {
 		action: func(command *cobra.Command, c *changing) (_ operator.Action, err error) {
 			if now {
 				if !command.Flags().Changed("status") {
-					c.selection.Statuses = []string{"pending", "unknown"} // unknown: a lookup waits
+					c.selection.Statuses = []string{"pending", "unknown"} // an unknown intent may wait for a lookup
 				}
 				c.selection.Waiting = true
 				return operator.BringForward{Scheduled: !c.bulk}, nil
@@ -296,7 +296,7 @@ be over keeps waiting.
 	return command
 }
 
-// policies finds what the configuration, if there is one, promises about tools.
+// policies returns the tools' policies of the configuration, or nil if there is none.
 func (o *options) policies(command *cobra.Command) (operator.PolicyOf, error) {
 	loaded, err := o.givenPolicies(command)
 	if loaded == nil {
@@ -366,8 +366,8 @@ A step resolved as failed does not compensate its run; drainer compensate does.
 	return command
 }
 
-// compensateNote says that a step resolved as failed does not compensate its run.
-// A step that fails in the engine does.
+// compensateNote tells that a step resolved as failed does not compensate its run. A step that fails in the engine
+// does.
 func compensateNote(verdicts []operator.Verdict) string {
 	var stay []operator.Verdict
 	for _, v := range verdicts {

@@ -1,6 +1,5 @@
-// Package cli is the program: one file a command. It knows every other package
-// and is known by a main function alone, drainer's own or that of a program
-// with adapters of its own.
+// Package cli is the program, with one file for each command. It imports every other package. Only main functions
+// import it: drainer's own, and the main function of a program with additional adapters.
 package cli
 
 import (
@@ -29,7 +28,7 @@ import (
 	"github.com/agentoutbox/drainer/migrations"
 )
 
-// Main runs the command line with these adapters, and returns the exit code.
+// Main runs the command line with these adapters and returns the exit code.
 func Main(kinds ...dispatch.Kind) int {
 	registry, err := dispatch.NewRegistry(kinds...)
 	if err != nil {
@@ -41,8 +40,8 @@ func Main(kinds ...dispatch.Kind) int {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-signals
-		// The first signal asks to finish. The default handler is restored before
-		// that shows, so a second signal kills.
+		// The first signal asks the program to finish. The default handler is restored before that, so a second
+		// signal ends the program at once.
 		signal.Stop(signals)
 		stop()
 	}()
@@ -51,7 +50,7 @@ func Main(kinds ...dispatch.Kind) int {
 	return execute(ctx, rootOf(options), os.Args[1:])
 }
 
-// hangups listens for SIGHUP, which ends a program that does not listen.
+// hangups listens for SIGHUP, which would end a program that does not listen.
 func hangups() <-chan os.Signal {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)
@@ -64,7 +63,7 @@ type options struct {
 	configPath  string
 	databaseURL string
 	output      outputFormat
-	hangups     func() <-chan os.Signal // from when it is called on
+	hangups     func() <-chan os.Signal // listens for SIGHUP from its call on
 }
 
 func newOptions(registry dispatch.Registry) *options {
@@ -123,8 +122,8 @@ func inGroup(root *cobra.Command, id, title string, commands ...*cobra.Command) 
 	}
 }
 
-// group is a command that only holds others: alone it prints its help, and
-// another word after it is a mistake.
+// group returns a command that only holds other commands. Alone it prints its help. An unknown word after it is an
+// error.
 func group(use, short string) *cobra.Command {
 	return &cobra.Command{
 		Use:                        use,
@@ -146,8 +145,8 @@ func noSuchCommand(command *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q for %q%s", args[0], command.CommandPath(), meant)
 }
 
-// refuseUnknownWords has the library's own commands treat them as a group does. By themselves they print
-// some help, and succeed.
+// refuseUnknownWords makes the library's own commands refuse unknown words as a group does. By default they print a
+// help text and succeed.
 func refuseUnknownWords(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -155,7 +154,7 @@ func refuseUnknownWords(root *cobra.Command) {
 		switch command.Name() {
 		case "help":
 			command.Args = func(_ *cobra.Command, args []string) error {
-				found, rest, _ := root.Find(args) // what is unknown is in the rest
+				found, rest, _ := root.Find(args) // an unknown word is in the rest
 				return noSuchCommand(found, rest)
 			}
 		case "completion":
@@ -165,7 +164,7 @@ func refuseUnknownWords(root *cobra.Command) {
 	}
 }
 
-// explainFlag names the flag that a typo meant.
+// explainFlag adds the name of the most similar flag to the error of an unknown flag.
 func explainFlag(command *cobra.Command, err error) error {
 	name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --")
 	if !unknown {
@@ -184,8 +183,8 @@ const (
 	defaultConfig  = "drainer.yaml"
 )
 
-// findConfig chooses the configuration where --config does not: the environment's, else
-// the one of this folder, if there is one.
+// findConfig chooses the configuration if --config is not given: the file of $DRAINER_CONFIG, or else drainer.yaml
+// in the working directory, if it exists.
 func (o *options) findConfig(command *cobra.Command) {
 	if command.Flags().Changed("config") {
 		return
@@ -214,8 +213,8 @@ var (
 	errDatabaseUnreachable = errors.New("the database cannot be reached")
 )
 
-// usageError is a mistake in the command line. Commands return it for what
-// the flags cannot check themselves.
+// usageError is a mistake in the command line. Commands return it for mistakes that the flags cannot check
+// themselves.
 type usageError struct {
 	error
 	command string
@@ -231,8 +230,8 @@ func (e usageError) Error() string {
 
 func (e usageError) Is(target error) bool { return target == errUsage }
 
-// execute runs a command and reports its error, if any, on standard error.
-// What fails before a command's own code starts is a usage error.
+// execute runs a command and writes its error, if any, to standard error. An error before the command's own code
+// starts is a usage error.
 func execute(ctx context.Context, root *cobra.Command, args []string) int {
 	refuseUnknownWords(root)
 	started := false
@@ -276,7 +275,7 @@ func exitCode(err error) int {
 	}
 }
 
-// printError writes one line an error; a configuration has one a mistake.
+// printError writes one line for an error, or for each mistake of an invalid configuration.
 func printError(to io.Writer, err error) {
 	var invalid *config.InvalidError
 	switch {
@@ -290,7 +289,8 @@ func printError(to io.Writer, err error) {
 	}
 }
 
-// oneLine keeps once what a driver says of the same server with TLS and without.
+// oneLine joins the lines of a driver's error. It keeps only one of two equal lines, which the driver writes for the
+// same server with and without TLS.
 func oneLine(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	for i, line := range lines {
@@ -299,8 +299,8 @@ func oneLine(text string) string {
 	return strings.ReplaceAll(strings.Join(slices.Compact(lines), "; "), ":; ", ": ")
 }
 
-// The linker sets these, as the Makefile does: what Go stamps is missing where a
-// build has no history or was told not to stamp.
+// The linker sets these variables, as the Makefile does: Go's own stamps are missing if the build has no history or
+// does not stamp.
 var version, revision, date string
 
 type buildVersion struct {
@@ -326,7 +326,7 @@ func newVersion(options *options) *cobra.Command {
 	}
 }
 
-// newMan is for packages: they ship the help of all commands as manual pages.
+// newMan makes a command for packages, which ship the help of all commands as manual pages.
 func newMan() *cobra.Command {
 	return &cobra.Command{
 		Use:     "man FOLDER",
@@ -338,7 +338,7 @@ func newMan() *cobra.Command {
 			build := currentVersion()
 			written, err := time.Parse(time.RFC3339, build.Date)
 			if err != nil {
-				written = time.Unix(0, 0) // the same tree gives the same pages
+				written = time.Unix(0, 0) // so that the same tree makes the same pages
 			}
 			return doc.GenManTree(command.Root(), &doc.GenManHeader{Section: "1", Source: "drainer " + build.Version, Date: &written}, args[0])
 		},

@@ -27,10 +27,10 @@ import (
 	"github.com/agentoutbox/drainer/mcpserver"
 )
 
-// maxAgents are connections that a fleet of agents may keep to the MCP server.
+// maxAgents is how many connections a fleet of agents may keep open to the MCP server.
 const maxAgents = 512
 
-// mcpSetup has the flags of `drainer mcp`.
+// mcpSetup holds the flags of `drainer mcp`.
 type mcpSetup struct {
 	listen, token string
 	payloads      bool
@@ -116,12 +116,13 @@ func (o *options) mcp(command *cobra.Command, setup mcpSetup) error {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	fmt.Fprintf(command.ErrOrStderr(), "The MCP server is at http://%s/\n", listener.Addr())
-	// A page that a person has open in a browser may not call tools.
+	// A web page in a person's browser must not call tools.
 	pages := http.NewCrossOriginProtection().Handler(guard(handler))
 	return servePages(ctx, listener, pages, maxAgents, slog.New(slog.NewJSONHandler(command.ErrOrStderr(), nil)))
 }
 
-// guard lets a request through that carries the token. Without a token only this machine reads.
+// guard lets only requests with the token through. Without a token, it allows only a listener that other machines
+// cannot reach.
 func (m mcpSetup) guard(command *cobra.Command) (func(http.Handler) http.Handler, error) {
 	if m.token != "" {
 		text, err := config.ReadFile(m.token)
@@ -152,7 +153,7 @@ func (m mcpSetup) guard(command *cobra.Command) (func(http.Handler) http.Handler
 	return everyone, onlyHere(command, m.listen, "say with --token-file which token they must send")
 }
 
-// offers finds the tools in the configuration, where their schemas stand.
+// offers returns the named tools with their schemas from the configuration.
 func (o *options) offers(command *cobra.Command, names []string) ([]mcpserver.Offer, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -182,7 +183,7 @@ func (o *options) offers(command *cobra.Command, names []string) ([]mcpserver.Of
 	return offers, nil
 }
 
-// takesObject reports that a schema says what MCP demands of a tool's arguments.
+// takesObject reports whether a schema declares an object, as MCP demands of a tool's arguments.
 func takesObject(schema dispatch.PayloadSchema) bool {
 	if schema == nil {
 		return true

@@ -116,7 +116,7 @@ What a build that failed left behind is dropped. It needs the login of the schem
 	}
 }
 
-// publishRetentionSQL takes back what the tools $3 had of their own before.
+// publishRetentionSQL deletes the earlier settings of the tools $3 that have no retention of their own any more.
 const publishRetentionSQL = `
 	WITH asked AS (SELECT * FROM unnest($1::text[], $2::text[]) AS a (name, value)),
 	gone AS (DELETE FROM outbox.setting WHERE name = ANY ($3::text[]) AND name NOT IN (SELECT name FROM asked) RETURNING name),
@@ -126,7 +126,7 @@ const publishRetentionSQL = `
 		RETURNING name, value)
 	SELECT name, value FROM written UNION ALL SELECT name, '' FROM gone ORDER BY 1`
 
-// setting is one of outbox.setting; without a value it is gone.
+// setting is one row of outbox.setting. An empty value means that it was removed.
 type setting struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
@@ -146,7 +146,7 @@ func (o *options) publishRetention(command *cobra.Command, loaded *config.Config
 	names, values, known := []string{floor}, []string{interval(loaded.Retention.Default)}, []string{}
 	for tool := range loaded.Tools() {
 		all := []string{floor + "/" + tool}
-		if name := (dispatch.Tuple{ToolName: tool}); name.Provider() == name.Operation() { // which agents may also write without the slash
+		if name := (dispatch.Tuple{ToolName: tool}); name.Provider() == name.Operation() { // agents may also write this name without the slash
 			all = append(all, floor+"/"+name.Provider())
 		}
 		known = append(known, all...)
@@ -156,7 +156,7 @@ func (o *options) publishRetention(command *cobra.Command, loaded *config.Config
 			}
 		}
 	}
-	rows, _ := conn.Query(command.Context(), publishRetentionSQL, names, values, known) // CollectRows returns the error too
+	rows, _ := conn.Query(command.Context(), publishRetentionSQL, names, values, known) // CollectRows returns the error of Query as well
 	changed, err := pgx.CollectRows(rows, pgx.RowToStructByPos[setting])
 	if err != nil {
 		return missingRole(fmt.Errorf("write outbox.setting: %w", err), database, ownerRole)
@@ -166,7 +166,7 @@ func (o *options) publishRetention(command *cobra.Command, loaded *config.Config
 	}))
 }
 
-// interval is a length of time as Postgres writes it.
+// interval returns a duration in the form of a Postgres interval.
 func interval(length time.Duration) string {
 	if days := length / duration.Day; length%duration.Day == 0 {
 		return fmt.Sprintf("%d days", days)
@@ -174,8 +174,7 @@ func interval(length time.Duration) string {
 	return fmt.Sprintf("%g seconds", length.Seconds())
 }
 
-// migrate prints the migrations that an operation touched, also those before
-// it failed.
+// migrate prints the migrations that an operation applied, removed or listed, even if it failed afterwards.
 func (o *options) migrate(command *cobra.Command, operation func(context.Context, string, ...migrations.BeforeConnect) ([]migrations.Migration, error)) error {
 	database, err := o.findDatabase(command)
 	if err != nil {
@@ -201,14 +200,14 @@ func (o *options) migrate(command *cobra.Command, operation func(context.Context
 
 func (o *options) printMigrations(command *cobra.Command, all []migrations.Migration) error {
 	if all == nil {
-		all = []migrations.Migration{} // an empty list, for programs
+		all = []migrations.Migration{} // an empty list in JSON, and not null
 	}
 	return o.printDone(command, all, tableOf([]string{"SET", "VERSION", "NAME", "APPLIED"}, all, func(m migrations.Migration) []any {
 		return []any{m.Set, m.Version, m.Name, m.Applied}
 	}))
 }
 
-// printDone prints what was changed.
+// printDone prints the changes, or says that there was nothing to do.
 func (o *options) printDone(command *cobra.Command, value any, shown table) error {
 	if len(shown.rows) == 0 && o.output == tableOutput {
 		_, err := fmt.Fprintln(command.OutOrStdout(), "nothing to do")

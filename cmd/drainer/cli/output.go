@@ -61,8 +61,8 @@ func printJSON(to io.Writer, value any) error {
 	return nil
 }
 
-// printable writes out what would move the cursor, or command the terminal:
-// agents choose the names of tools and runs.
+// printable escapes characters that would move the cursor or control the terminal. Agents choose the names of tools
+// and runs.
 func printable(text string) string {
 	if !strings.ContainsFunc(text, isUnprintable) {
 		return text
@@ -86,7 +86,7 @@ func signatureFlags(command *cobra.Command, signature *operator.Signature) {
 	flags.StringVar(&signature.Operator, "operator", "", "who, for the history: `name` (default: $USER, then the system's)")
 }
 
-// sign completes a signature, or says which flag is missing.
+// sign completes a signature, or returns an error that names the missing flag.
 func sign(command *cobra.Command, signature *operator.Signature) error {
 	signature.Operator = cmp.Or(strings.TrimSpace(signature.Operator), strings.TrimSpace(os.Getenv("USER")), systemUser())
 	var missing []error
@@ -105,7 +105,8 @@ func sign(command *cobra.Command, signature *operator.Signature) error {
 	return nil
 }
 
-// systemUser is empty in a container whose user has no entry in /etc/passwd.
+// systemUser returns the name of the system's user. It returns "" in a container whose user has no entry in
+// /etc/passwd.
 func systemUser() string {
 	current, err := user.Current()
 	if err != nil {
@@ -114,7 +115,7 @@ func systemUser() string {
 	return current.Username
 }
 
-// instant is a flag: how long ago, or when.
+// instant is a flag for a time: how long ago, or a point in time.
 type instant struct {
 	at   *time.Time
 	text string
@@ -136,7 +137,8 @@ func timeFlags(command *cobra.Command, what string, since, until *time.Time) {
 	flags.Var(&instant{at: until}, "until", "only those "+what+" before this `time`")
 }
 
-// printMore says how a listing goes on, behind a row with this cursor. It stands apart from JSON.
+// printMore prints the command for the rest of a listing, after the row with this cursor. With -o json it writes to
+// standard error.
 func (o *options) printMore(command *cobra.Command, cursor string, bounded bool) {
 	to := command.OutOrStdout()
 	if o.output == jsonOutput {
@@ -149,12 +151,12 @@ func (o *options) printMore(command *cobra.Command, cursor string, bounded bool)
 	fmt.Fprintf(to, "\n%s\n  %s\n", note, again(command, "--cursor", cursor))
 }
 
-// again is the command line again, with these words in the place of the flags that they name.
+// again returns the command line, with these words in place of the flags that they name.
 func again(command *cobra.Command, with ...string) string {
 	words := []string{command.CommandPath()}
 	command.Flags().Visit(func(flag *pflag.Flag) {
 		switch {
-		case flag.Name == "database-url" || slices.Contains(with, "--"+flag.Name): // its URL may hold a password
+		case flag.Name == "database-url" || slices.Contains(with, "--"+flag.Name): // a database URL may contain a password
 		case flag.Value.String() == "true":
 			words = append(words, "--"+flag.Name)
 		default:
@@ -167,8 +169,8 @@ func again(command *cobra.Command, with ...string) string {
 	return strings.Join(words, " ")
 }
 
-// filled refuses a flag that was given without a value, as by a variable that is not set:
-// the filter would choose more.
+// filled refuses a flag whose value is empty, for example because a shell variable is not set. An empty filter would
+// select more.
 func filled(command *cobra.Command, names ...string) error {
 	for _, name := range names {
 		if flag := command.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
@@ -178,13 +180,13 @@ func filled(command *cobra.Command, names ...string) error {
 	return nil
 }
 
-// cutPage leaves out the row that says that there are more.
+// cutPage removes the extra row that shows that there are more.
 func cutPage[T any](rows []T, limit int) (page []T, more bool) {
 	return rows[:min(limit, len(rows))], len(rows) > limit
 }
 
-// promises are those of the configuration; nil where there is none that can be read. What
-// is shown of a row must not depend on it.
+// promises returns the tools' policies, or nil if there is no configuration or it cannot be read. An unreadable
+// configuration must not prevent the output of a row.
 func (o *options) promises(command *cobra.Command) operator.PolicyOf {
 	promises, err := o.policies(command)
 	if err != nil {
@@ -193,7 +195,7 @@ func (o *options) promises(command *cobra.Command) operator.PolicyOf {
 	return promises
 }
 
-// printNext writes the commands that fit, as they are to be typed here.
+// printNext prints the suggested commands, with the flags that this command was given.
 func (o *options) printNext(to io.Writer, about string, steps []operator.Step) error {
 	if len(steps) == 0 {
 		return nil
@@ -213,7 +215,7 @@ func (o *options) printNext(to io.Writer, about string, steps []operator.Step) e
 	return s.write(text.String())
 }
 
-// here is a command with the configuration of this one.
+// here returns a command with the configuration of this one.
 func (o *options) here(command string) string {
 	if o.configPath == "" {
 		return command

@@ -19,16 +19,15 @@ import (
 	"github.com/agentoutbox/drainer/drainer/config"
 )
 
-// reloadInterval is how often files are looked at. A change counts once it has
-// stood for one interval more.
+// reloadInterval is how often files are checked. A change counts once the file has not changed for one further
+// interval.
 const reloadInterval = time.Second
 
-// reloader puts a configuration into the place of the one before: all of it, or
-// nothing.
+// reloader replaces the configuration by a new one, as a whole or not at all.
 type reloader struct {
 	source
 	start   *config.Config
-	files   []config.File // as they were read last
+	files   []config.File // as they were last read
 	daemon  *drainer.Daemon
 	secrets *drainer.Redactor
 	parts   *parts
@@ -37,15 +36,16 @@ type reloader struct {
 	log     *slog.Logger
 }
 
-// standing is the configuration that a process goes by, and the file's, in which some blocks may wait for a restart.
+// standing is the configuration in force, and the configuration of the file, some blocks of which may wait for a
+// restart.
 type standing struct {
 	*config.Config
 
 	file    *config.Config
-	waiting []string // blocks by name
+	waiting []string // the names of the blocks that wait
 }
 
-// source is where configurations come from.
+// source is where configurations and the signals to reload come from.
 type source struct {
 	load    func() (*config.Config, error)
 	fixedOf func(*config.Config) []fixed
@@ -57,7 +57,7 @@ func (o *options) source(command *cobra.Command, hangups <-chan os.Signal) sourc
 		load: func() (*config.Config, error) { return o.loadConfigBy(command, config.Reload) },
 		fixedOf: func(loaded *config.Config) []fixed {
 			database := loaded.Database.AsWritten()
-			if o.databaseURL != "" { // which overrides the whole block
+			if o.databaseURL != "" { // the flag overrides the whole block
 				database = config.Database{}
 			}
 			return []fixed{
@@ -76,7 +76,7 @@ func (o *options) source(command *cobra.Command, hangups <-chan os.Signal) sourc
 	}
 }
 
-// fixed is a block that only a restart changes, and its name in the file.
+// fixed is a block that only a restart can change, with its name in the file.
 type fixed struct {
 	block string
 	value any
@@ -111,8 +111,8 @@ func (r *reloader) read() (*config.Config, error) {
 	return r.load()
 }
 
-// asTheyAre are files that were not read again, in the versions that are there
-// now: each is refused once.
+// asTheyAre returns files that were not read again, in their current versions, so that each version is refused only
+// once.
 func asTheyAre(files []config.File) []config.File {
 	now := slices.Clone(files)
 	for i := range now {
@@ -121,7 +121,7 @@ func asTheyAre(files []config.File) []config.File {
 	return now
 }
 
-// apply prepares all that can fail before anything changes.
+// apply prepares every step that can fail before it changes anything.
 func (r *reloader) apply(loaded *config.Config, log *slog.Logger) error {
 	use, err := r.parts.prepare(loaded)
 	if err != nil {
@@ -130,7 +130,7 @@ func (r *reloader) apply(loaded *config.Config, log *slog.Logger) error {
 	next := r.stand(loaded)
 	r.secrets.Add(loaded.Secrets)
 	if err := r.daemon.Reload(loaded.Providers, next.Digests.Sum()); err != nil {
-		return fmt.Errorf("hand the configuration over: %w", err) // the daemon stops, and so does this
+		return fmt.Errorf("hand the configuration over: %w", err) // the daemon stops, and so does this reload
 	}
 	use()
 	r.inForce.Store(next)
@@ -145,7 +145,7 @@ func (r *reloader) apply(loaded *config.Config, log *slog.Logger) error {
 	return nil
 }
 
-// stand leaves each block that only a restart changes as it was at the start.
+// stand keeps each block that only a restart can change as it was at the start.
 func (r *reloader) stand(loaded *config.Config) *standing {
 	kept, start := *loaded, r.start
 	kept.Database, kept.Worker, kept.Server, kept.Console, kept.Log = start.Database, start.Worker, start.Server, start.Console, start.Log
@@ -156,7 +156,7 @@ func (r *reloader) stand(loaded *config.Config) *standing {
 	before := r.fixedOf(start)
 	for i, now := range r.fixedOf(loaded) {
 		if reflect.DeepEqual(now, before[i]) {
-			continue // however it is written now
+			continue // equal, even if it is written in another way
 		}
 		next.waiting = append(next.waiting, now.block)
 		delete(kept.Digests, now.block)
@@ -181,7 +181,7 @@ type reloadMetrics struct {
 	succeeded  prometheus.Gauge
 }
 
-// newReloadMetrics takes the start for a success: there is no daemon without one.
+// newReloadMetrics counts the start as a success, since no daemon starts without a valid configuration.
 func newReloadMetrics(registerer prometheus.Registerer) *reloadMetrics {
 	m := &reloadMetrics{
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -88,14 +88,14 @@ func (o *options) run(command *cobra.Command, once bool) error {
 		return missingRole(err, database, drainerRole)
 	}
 	var listener net.Listener
-	if !once { // before anything is said or begun: a second daemon of a host fails here
+	if !once { // before anything else begins: a second daemon of the host fails here
 		if listener, err = listenAt(listenAddress(loaded)); err != nil {
 			return err
 		}
 		defer listener.Close()
 	}
 	log, flush := newLogger(loaded.Log)
-	defer flush() // last, so that it writes what the others log
+	defer flush() // deferred first and so run last, after the log lines of the others
 	limitMemory(log, memlimit.FromCgroup)
 	log = database.Logging(log)
 	store, err := postgres.Open(ctx, database)
@@ -124,7 +124,7 @@ func (o *options) run(command *cobra.Command, once bool) error {
 	return missingRole(drain(ctx, database, store, pools, listener, loaded, o.source(command, hangups), log), database, drainerRole)
 }
 
-// drainOnce runs no jobs, so it leaves rollbacks that become necessary to a daemon.
+// drainOnce runs no jobs, so it leaves new rollbacks to a daemon.
 func drainOnce(ctx context.Context, store *postgres.Store, loaded *config.Config, log *slog.Logger) error {
 	var marked atomic.Bool
 	metrics := prometheus.NewRegistry()
@@ -216,7 +216,7 @@ const mostNamed = 20
 
 // logWarnings logs, at every start and reload, the tools whose failures need a human: one line for each kind of gap.
 func logWarnings(log *slog.Logger, loaded *config.Config) {
-	unsafe := map[string][]string{} // by what they lack
+	unsafe := map[string][]string{} // by the safeguard that they lack
 	for tool, policy := range loaded.Tools() {
 		if missing := config.MissingSafeguards(policy); len(missing) > 0 {
 			lack := strings.Join(missing, ", ")
@@ -250,9 +250,8 @@ func collectLess() {
 	}
 }
 
-// handler serves metrics and the two probes: /livez fails for a bug that a
-// restart cures, /readyz while this process cannot claim, or while pages and
-// compensations stand still.
+// handler serves metrics and the two probes. /livez fails for an error that a restart cures. /readyz fails while
+// this process cannot claim, or while pages and compensations do not run.
 func handler(ready, live func() error, metrics *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 8, EnableOpenMetrics: true}))
@@ -326,7 +325,7 @@ func serve(ctx context.Context, listener net.Listener, server *http.Server, most
 	stop := context.AfterFunc(ctx, func() {
 		ends, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
-		_ = server.Shutdown(ends) // what takes longer is cut off
+		_ = server.Shutdown(ends) // requests that take longer are cut off
 		_ = server.Close()
 	})
 	defer stop()
@@ -348,7 +347,7 @@ func serveProbes(ctx context.Context, listener net.Listener, handler http.Handle
 	}, maxConnections, 0)
 }
 
-// serveProfiles answers go tool pprof, on loopback alone and only where the file says so.
+// serveProfiles serves profiles for go tool pprof, only on loopback and only if the configuration asks for them.
 func serveProfiles(ctx context.Context, address string, log *slog.Logger) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -378,7 +377,7 @@ type connections struct {
 
 type connection struct {
 	opened time.Time
-	busy   bool // has sent a part of a request at least
+	busy   bool // has sent at least a part of a request
 }
 
 // changed is called before the server does anything else with a new connection.
@@ -396,7 +395,7 @@ func (c *connections) changed(conn net.Conn, state http.ConnState) {
 		c.open[conn] = &connection{opened: time.Now()}
 	case state == http.StateClosed || state == http.StateHijacked:
 		delete(c.open, conn)
-	case known != nil: // else it was closed here
+	case known != nil: // otherwise it was closed here
 		known.busy = state == http.StateActive
 	}
 }
@@ -422,8 +421,8 @@ func registerProcess(metrics prometheus.Registerer) {
 	metrics.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 }
 
-// memoryShare is how much of its cgroup's memory the process lets Go use: the rest is for
-// what Go does not count.
+// memoryShare is the share of its cgroup's memory that the process lets Go use. The rest is for memory that Go does
+// not count.
 const memoryShare = 0.9
 
 // limitMemory makes Go collect garbage more often before the kernel kills the process. It does nothing if GOMEMLIMIT is

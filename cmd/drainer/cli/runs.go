@@ -100,7 +100,7 @@ as if a step had failed. "drainer compensate" does that later.`,
 	return command
 }
 
-// mark draws a part of an intent's time. Where there are no colours, each differs by its sign.
+// mark draws a part of an intent's time. Without colours, the signs alone distinguish the marks.
 type mark struct {
 	sign   rune
 	colour string
@@ -133,8 +133,8 @@ func markOf(s operator.Span) mark {
 	return markApplied
 }
 
-// drawTimeline draws a line for each intent of a run, from its enqueue to its end: the steps, and
-// below them the undos, so that the one that ran first is at the bottom.
+// drawTimeline draws a line for each intent of a run, from its enqueue to its end: first the steps, and below them
+// the undos. So the undo that ran first is at the bottom.
 func drawTimeline(s screen, story *operator.RunStory) string {
 	var intents []operator.Intent
 	for _, step := range story.Steps {
@@ -213,7 +213,7 @@ func drawTimeline(s screen, story *operator.RunStory) string {
 	return text.String()
 }
 
-// precisely is for a length of time that a timeline has.
+// precisely formats a duration of a timeline. Below 100 seconds it is exact to the millisecond.
 func precisely(d time.Duration) string {
 	if d < 100*time.Second {
 		return d.Round(time.Millisecond).String()
@@ -221,7 +221,7 @@ func precisely(d time.Duration) string {
 	return roughly(d)
 }
 
-// paintLine paints marks of one colour at once, and ends with no space.
+// paintLine paints neighbouring marks of one colour together. It drops spaces at the end.
 func (s screen) paintLine(line []mark) string {
 	for len(line) > 0 && line[len(line)-1] == noMark {
 		line = line[:len(line)-1]

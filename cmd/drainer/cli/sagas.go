@@ -78,8 +78,7 @@ func newSagasShow(options *options) *cobra.Command {
 	return command
 }
 
-// withSaga changes the saga of the run that the command line names, unless
-// change is nil, and then prints it.
+// withSaga changes the saga of the run that the command line names, unless change is nil, and then prints it.
 func (o *options) withSaga(
 	command *cobra.Command, args []string, intent int64, change func(*operator.Console, string) error, print func(*cobra.Command, *operator.SagaStory) error,
 ) error {
@@ -137,7 +136,7 @@ func stepTable(steps []operator.SagaStep) table {
 	})
 }
 
-// waitNote says what ends the waiting, if that takes a human.
+// waitNote names the intent for which a saga waits, and the command that ends the wait if a human is needed.
 func waitNote(wait operator.Wait) string {
 	note := fmt.Sprintf("waits for intent %d (%s)", wait.IntentID, wait.Status)
 	if wait.Human {
@@ -202,7 +201,7 @@ the older steps.`,
 	return command
 }
 
-// rekeyedSaga adds which undos were sent again under new keys.
+// rekeyedSaga adds which undos were sent again under new keys, and which kept theirs.
 type rekeyedSaga struct {
 	operator.Saga
 	NewKeys  []int64 `json:"new_keys"`  // undos that failed

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/text/width"
 )
 
-// screen is where a table is read. Only a terminal has a width, and only a terminal that
-// wants them has colours: a file or another program gets whole lines.
+// screen is the place where a table is shown. Only a terminal has a width, and colours unless its user refuses them.
+// A file or another program gets whole lines.
 type screen struct {
 	io.Writer
-	columns int // 0: no limit
+	columns int // 0 for no limit
 	colours bool
 	now     time.Time
 }
@@ -37,7 +37,7 @@ func screenOf(to io.Writer) screen {
 	return s
 }
 
-// state is a cell that has a colour: a status, or an incident's or saga's state.
+// state is a cell with a colour: a status, or an incident's or saga's state.
 type state string
 
 var colours = map[state]string{
@@ -55,21 +55,21 @@ func (s screen) paint(text, colour string) string {
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
-// zone is the reader's, with the offset of today: an older time is shown in the same one.
+// zone returns the local time zone with today's offset, so that older times are shown with the same offset.
 func (s screen) zone() *time.Location {
 	name, offset := s.now.Local().Zone()
 	return time.FixedZone(name, offset)
 }
 
-// joint is a space at which no line is broken. A cell's own one was written out by printable.
+// joint is a space at which a line is not broken. A cell cannot contain one, since printable escapes it.
 const joint = "\x00"
 
-// moment is a time in a table, whose heading tells the zone.
+// moment formats a time for a table whose heading names the zone.
 func (s screen) moment(t time.Time) string {
 	return t.In(s.zone()).Format("2006-01-02"+joint+"15:04:05") + " (" + s.age(t) + ")"
 }
 
-// moment with its zone, where no heading tells it.
+// zonedMoment formats a time with its zone, if no heading names it.
 func (s screen) zonedMoment(t time.Time) string {
 	return t.In(s.zone()).Format("2006-01-02"+joint+"15:04:05"+joint+"MST") + " (" + s.age(t) + ")"
 }
@@ -82,7 +82,7 @@ func (s screen) age(t time.Time) string {
 	return roughly(ago) + joint + "ago"
 }
 
-// roughly has one unit, the largest of which there are two.
+// roughly formats a duration in one unit: the largest of which it has at least two.
 func roughly(d time.Duration) string {
 	switch {
 	case d < 2*time.Minute:
@@ -95,7 +95,7 @@ func roughly(d time.Duration) string {
 	return fmt.Sprintf("%.0fd", d.Hours()/24)
 }
 
-// displayWidth counts the columns that a terminal gives to printable text.
+// displayWidth returns the columns that a terminal needs for printable text.
 func displayWidth(text string) (columns int) {
 	for _, r := range text {
 		columns += runeWidth(r)
@@ -114,7 +114,7 @@ func runeWidth(r rune) int {
 	return 1
 }
 
-// wrap breaks a text at its spaces, and a word that is too long anywhere.
+// wrap breaks a text at its spaces, and a word that is too long at any place.
 func wrap(text string, columns int) (lines []string) {
 	line, used := "", 0
 	for word := range strings.SplitSeq(text, " ") {
@@ -140,8 +140,8 @@ func wrap(text string, columns int) (lines []string) {
 	return lines
 }
 
-// cut is the beginning of a word that fits, of one rune at least. It ends behind a sign that
-// parts names, if one is near.
+// cut returns the beginning of a word that fits, at least one rune. It prefers to end after a sign that separates
+// parts of names, if one is in the second half.
 func cut(word string, columns int) string {
 	used, fits := 0, len(word)
 	for i, r := range word {
@@ -156,7 +156,7 @@ func cut(word string, columns int) string {
 	return word[:fits]
 }
 
-// details are the fields of one thing, a line each; those that are empty are left out.
+// details are the fields of one thing, one on each line. Empty fields are left out.
 type details [][2]any
 
 func (d details) print(to io.Writer) error {
@@ -180,7 +180,7 @@ func (d details) print(to io.Writer) error {
 	return s.write(text.String())
 }
 
-// fold wraps what stands to the right of an indent.
+// fold wraps a text that begins after an indent.
 func (s screen) fold(text string, indent int) []string {
 	if s.columns == 0 {
 		return []string{text}
@@ -195,7 +195,7 @@ func (s screen) write(text string) error {
 	return nil
 }
 
-// cell is a value's text, and its colour. It shows nothing for a nil pointer.
+// cell returns a value's text and its colour. The text of a nil pointer is "".
 func (s screen) cell(value any, moment func(time.Time) string) (text, colour string) {
 	switch v := value.(type) {
 	case *string:
@@ -224,7 +224,7 @@ func optional[T any](value *T) string {
 	return fmt.Sprint(*value)
 }
 
-// table is a heading, and rows of what a screen can show.
+// table is a heading, and rows of values that a screen can show.
 type table struct {
 	heading []string
 	rows    [][]any
@@ -240,8 +240,8 @@ func tableOf[T any](heading []string, items []T, row func(T) []any) table {
 
 func (t table) print(to io.Writer) error { return t.show(screenOf(to)) }
 
-// show makes a table no wider than a terminal, if that can be: times become ages, columns without a
-// value go, then the widest columns are wrapped.
+// show makes a table no wider than the terminal, if possible: it shows ages instead of times, removes columns
+// without a value, and then wraps the widest columns.
 func (t table) show(s screen) error {
 	lines := t.layOut(s, true)
 	widths, _ := measure(lines)
@@ -250,20 +250,20 @@ func (t table) show(s screen) error {
 		var words []int
 		widths, words = measure(lines)
 		anywhere := make([]int, len(widths))
-		shrink(widths, words, narrowing, s.columns) // at first between words alone
+		shrink(widths, words, narrowing, s.columns) // first break lines only between words
 		shrink(widths, anywhere, narrowing, s.columns)
 		shrink(widths, anywhere, narrowest, s.columns)
 	}
 	return s.write(draw(s, lines, widths))
 }
 
-// painted is a cell as text.
+// painted is the text of a cell with its colour.
 type painted struct{ text, colour string }
 
-// gap is the room between two columns.
+// gap is the number of spaces between two columns.
 const gap = 2
 
-// layOut writes a table out: the first line is the heading, which tells the zone of whole times.
+// layOut makes the lines of a table. The first line is the heading, which names the zone if times are shown in full.
 func (t table) layOut(s screen, wholeTimes bool) [][]painted {
 	heading := make([]painted, len(t.heading))
 	for i, title := range t.heading {
@@ -288,7 +288,7 @@ func (t table) layOut(s screen, wholeTimes bool) [][]painted {
 	return lines
 }
 
-// measure finds for each column its width, and that of its longest word.
+// measure returns the width of each column, and of its longest word.
 func measure(lines [][]painted) (widths, words []int) {
 	for _, line := range lines {
 		for i, cell := range line {
@@ -312,14 +312,14 @@ func total(widths []int) int {
 	return all
 }
 
-// How far columns shrink: text that is narrower is hard to read. A table with many columns
-// has to shrink further to fit in 80.
+// The widths to which columns shrink. Narrower text is hard to read, but a table with many columns must shrink
+// further to fit into 80.
 const (
 	narrowing = 7
 	narrowest = 5
 )
 
-// shrink takes from the widest column, and from none that is at its floor.
+// shrink makes the widest column narrower until all fit. It makes no column narrower than its floor or least.
 func shrink(widths, floors []int, least, columns int) {
 	for total(widths) > columns {
 		widest := -1
@@ -364,7 +364,7 @@ func draw(s screen, lines [][]painted, widths []int) string {
 		}
 		for row := range height {
 			var drawn strings.Builder
-			pending := 0 // spaces, which no line ends with
+			pending := 0 // spaces, which are not written at the end of a line
 			for i, cell := range line {
 				part := ""
 				if row < len(folded[i]) {

@@ -39,7 +39,7 @@ sagas and incidents that need a human.`,
 func writeOverview(to io.Writer, overview operator.Overview) error {
 	heading := []string{"PROVIDER", "PENDING", "DUE", "IN PROGRESS", "OLDEST DUE", "OLDEST IN PROGRESS", "PAUSED", "BREAKER", "OPEN FOR"}
 	providers := tableOf(heading, overview.Providers, func(p operator.ProviderOverview) []any {
-		breaker := "not configured" // no daemon looks at its rows
+		breaker := "not configured" // no worker ever had the provider in its configuration
 		if p.Breaker != nil {
 			breaker = *p.Breaker
 		}
@@ -57,7 +57,7 @@ func writeOverview(to io.Writer, overview operator.Overview) error {
 	return nil
 }
 
-// attentionNotes count what needs a human, each with the command that lists it.
+// attentionNotes counts the sagas and incidents that need a human, each with the command that lists them.
 func attentionNotes(a operator.Attention) (notes []string) {
 	for _, counted := range []struct {
 		n            int64
@@ -74,7 +74,7 @@ func attentionNotes(a operator.Attention) (notes []string) {
 	return notes
 }
 
-// seconds is empty where there are none to count.
+// seconds returns "" for nil.
 func seconds(n *float64) string {
 	if n == nil {
 		return ""

@@ -28,8 +28,8 @@ import (
 	"github.com/agentoutbox/drainer/drainer/config"
 )
 
-// newLogger writes text to a terminal and JSON elsewhere, unless told otherwise. Lines may
-// wait in memory until flush.
+// newLogger writes text to a terminal and JSON otherwise, unless the configuration chooses the format. Lines may
+// wait in memory until flush is called.
 func newLogger(told config.Log) (logger *slog.Logger, flush func()) {
 	lines := newLogWriter(os.Stderr)
 	logger = slog.New(handlerOf(told, lines, term.IsTerminal(int(os.Stderr.Fd()))))
@@ -39,7 +39,7 @@ func newLogger(told config.Log) (logger *slog.Logger, flush func()) {
 
 func handlerOf(told config.Log, lines io.Writer, isTerminal bool) slog.Handler {
 	levels := map[string]slog.Level{"warn": slog.LevelWarn, "error": slog.LevelError}
-	options := &slog.HandlerOptions{Level: levels[told.Level]} // without an entry, info
+	options := &slog.HandlerOptions{Level: levels[told.Level]} // without an entry the level is info
 	var handler slog.Handler = slog.NewJSONHandler(lines, options)
 	if told.Format == "text" || told.Format == "" && isTerminal {
 		handler = slog.NewTextHandler(lines, options)
@@ -50,8 +50,8 @@ func handlerOf(told config.Log, lines io.Writer, isTerminal bool) slog.Handler {
 	return handler
 }
 
-// sampled writes one of so many lines of completed attempts. It knows them by an attribute
-// that the engine renders once for all attempts of an outcome.
+// sampled writes only one of every so many lines of completed attempts. It recognises them by an attribute that the
+// engine renders once for all attempts of an outcome.
 type sampled struct {
 	slog.Handler
 	every     uint64
@@ -79,16 +79,14 @@ func (s sampled) Handle(ctx context.Context, record slog.Record) error {
 	return s.Handler.Handle(ctx, record)
 }
 
-// redirectStandardLog sends the lines that libraries write to Go's standard
-// logger to ours.
+// redirectStandardLog sends the lines that libraries write to Go's standard logger to the given logger.
 func redirectStandardLog(logger *slog.Logger) {
 	log.SetFlags(0)
 	log.SetOutput(wordless{logger})
 }
 
-// wordless logs that a library has written a line, but not the line. net/http
-// quotes bytes that a provider sends over an idle connection, and those may be
-// an answer with secrets.
+// wordless logs that a library has written a line, but not the line itself. net/http quotes bytes that a provider
+// sends over an idle connection, and these may be an answer with secrets.
 type wordless struct{ log *slog.Logger }
 
 func (w wordless) Write(line []byte) (int, error) {
@@ -97,16 +95,14 @@ func (w wordless) Write(line []byte) (int, error) {
 }
 
 const (
-	// logLinger is how long a line waits for others, to share one system call with
-	// them. A system call for each line would cost a busy daemon more than the
-	// line itself.
+	// logLinger is how long a line waits for others, so that they share one system call. A system call for each line
+	// would cost a busy daemon more than the line itself.
 	logLinger = 5 * time.Millisecond
-	// enoughLines, in bytes, are written at once: a larger write saves little.
+	// enoughLines is how many waiting bytes are written at once. A larger write would save little.
 	enoughLines = 64 << 10
 )
 
-// logWriter writes many lines at once. A process that is killed loses the lines
-// of its last moment.
+// logWriter writes many lines at once. If the process is killed, the waiting lines are lost.
 type logWriter struct {
 	out    io.Writer
 	linger *time.Timer
@@ -126,7 +122,7 @@ func newLogWriter(out io.Writer) *logWriter {
 	return w
 }
 
-// Write holds its callers up while the reader takes nothing, which bounds the memory.
+// Write blocks its callers while the reader of the log takes nothing, which bounds the memory.
 func (w *logWriter) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -140,15 +136,15 @@ func (w *logWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// flush is called with the lock.
+// flush writes the waiting lines. The caller holds mu.
 func (w *logWriter) flush() {
 	if len(w.waiting) > 0 {
-		_, _ = w.out.Write(w.waiting) // there is nowhere to say that the log is gone
+		_, _ = w.out.Write(w.waiting) // without the log, the error cannot be reported
 		w.waiting = w.waiting[:0]
 	}
 }
 
-// Close writes the lines that wait. Later ones are written as they come.
+// Close writes the waiting lines. Later lines are written at once.
 func (w *logWriter) Close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,13 +153,12 @@ func (w *logWriter) Close() {
 	w.flush()
 }
 
-// flushTimeout bounds the last export. It begins after the last row is settled,
-// and deployments allow for little more than worker.shutdown_timeout.
+// flushTimeout bounds the last export. The export begins after the last row is settled, and deployments allow for
+// little more than worker.shutdown_timeout.
 const flushTimeout = 2 * time.Second
 
-// startTracing exports spans if the environment asks for it. It returns nil if
-// it does not, and if it cannot be done: that is logged, and no reason not to
-// drain. flush is called after the last span.
+// startTracing exports spans if the environment asks for it. Otherwise it returns nil. It also returns nil if it
+// cannot export, which it logs: a daemon drains without traces as well. flush is called after the last span.
 func startTracing(ctx context.Context, log *slog.Logger, metrics prometheus.Registerer) (traces trace.TracerProvider, flush func()) {
 	spans := newSpanMetrics(metrics)
 	wanted, warning := tracesWanted()
@@ -190,8 +185,8 @@ func startTracing(ctx context.Context, log *slog.Logger, metrics prometheus.Regi
 	}
 }
 
-// describeProcess says who traced. OTEL_SERVICE_NAME and
-// OTEL_RESOURCE_ATTRIBUTES go before its own words.
+// describeProcess describes this process for its traces. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override its
+// own values.
 func describeProcess(ctx context.Context, log *slog.Logger) *resource.Resource {
 	described, err := resource.New(ctx,
 		resource.WithHost(),
@@ -208,8 +203,8 @@ func describeProcess(ctx context.Context, log *slog.Logger) *resource.Resource {
 	return described
 }
 
-// wordsOnly logs messages without their values: the exporter logs what it cannot
-// read of its environment, which may be a token.
+// wordsOnly logs messages without their values: the exporter logs variables of its environment that it cannot parse,
+// and they may contain a token.
 type wordsOnly struct{ slog.Handler }
 
 func (h wordsOnly) Handle(ctx context.Context, record slog.Record) error {
@@ -221,10 +216,9 @@ func (h wordsOnly) WithAttrs([]slog.Attr) slog.Handler { return h }
 func (h wordsOnly) WithGroup(string) slog.Handler { return h }
 
 // tracesWanted reads the standard variables of OpenTelemetry
-// (https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/).
-// Unlike the standard's default, nothing is exported unless an exporter or an
-// endpoint is named. The warning says why what is asked for cannot be done; it
-// repeats no value that may hold a credential.
+// (https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/). Unlike the standard's
+// default, nothing is exported unless an exporter or an endpoint is named. The warning says why a requested export
+// is impossible. It repeats no value that may contain a credential.
 func tracesWanted() (wanted bool, warning string) {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
 		return false, ""
@@ -255,20 +249,19 @@ func isHTTP(endpoint string) bool {
 	return err == nil && (parsed.Scheme == "http" || parsed.Scheme == "https") && parsed.Host != ""
 }
 
-// spanQueue stands between the lanes and the collector. It takes a bounded
-// number of spans and never waits: those that find it full are dropped, and a
-// collector that fails costs its spans and one line in the log.
+// spanQueue lies between the dispatching and the collector. It holds a bounded number of spans and never waits. A
+// span that finds the queue full is dropped. If the collector fails, its spans are lost and one line is logged.
 type spanQueue struct {
-	sdktrace.SpanProcessor // gathers batches and exports them, one at a time
+	sdktrace.SpanProcessor // collects batches and exports them, one at a time
 
-	room    int64        // for spans that wait, or are on their way
-	waiting atomic.Int64 // of these
+	room    int64        // the most spans that wait or are being exported
+	waiting atomic.Int64 // how many spans do so now
 	metrics *prometheus.CounterVec
 	log     *slog.Logger
 	full    sync.Once
 
-	failing bool // these two are the exporting goroutine's
-	lost    int  // since it began to fail
+	failing bool // failing and lost belong to the exporting goroutine
+	lost    int  // spans lost since it began to fail
 }
 
 func newSpanQueue(exporter sdktrace.SpanExporter, metrics *prometheus.CounterVec, log *slog.Logger) *spanQueue {
@@ -277,8 +270,8 @@ func newSpanQueue(exporter sdktrace.SpanExporter, metrics *prometheus.CounterVec
 	return q
 }
 
-// queueSize is read here, too, so that this queue is full before the one behind
-// it, which does not report what it drops.
+// queueSize reads the size of the library's queue, so that this queue is full before the library's queue, which does
+// not report its drops.
 func queueSize() int64 {
 	if size, err := strconv.Atoi(os.Getenv("OTEL_BSP_MAX_QUEUE_SIZE")); err == nil && size > 0 {
 		return int64(size)
@@ -286,7 +279,7 @@ func queueSize() int64 {
 	return sdktrace.DefaultMaxQueueSize
 }
 
-// OnEnd is called by the goroutine that ends the span.
+// OnEnd is called by the goroutine that ends the span. It does not wait.
 func (q *spanQueue) OnEnd(span sdktrace.ReadOnlySpan) {
 	if !span.SpanContext().IsSampled() {
 		return
@@ -320,14 +313,14 @@ func (q *spanQueue) exported(spans int, err error) {
 	q.failing, q.lost = false, 0
 }
 
-// end logs how many spans the last export left behind.
+// end logs how many spans the last export left.
 func (q *spanQueue) end(err error) {
 	if left := q.waiting.Load(); left > 0 {
 		q.log.Warn("spans were still waiting to be exported at the end", "spans", left, "error", shortened(err))
 	}
 }
 
-// shortened keeps a collector's error page from filling the log.
+// shortened cuts an error, so that a collector's error page does not fill the log.
 func shortened(err error) string {
 	const most = 300
 	if err == nil {
@@ -337,7 +330,7 @@ func shortened(err error) string {
 	return string(text[:min(most, len(text))])
 }
 
-// watchedExporter reports how each export ended to the queue alone.
+// watchedExporter reports the result of each export only to the queue.
 type watchedExporter struct {
 	sdktrace.SpanExporter
 

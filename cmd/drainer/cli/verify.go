@@ -25,7 +25,7 @@ func newVerify(options *options) *cobra.Command {
 	return command
 }
 
-// liveCalls are the flags of the commands that call a provider for real.
+// liveCalls are the flags of the commands that really call a provider.
 type liveCalls struct {
 	tool, payload string
 	concurrent    int
@@ -132,7 +132,7 @@ func (o *options) verifyAdapter(command *cobra.Command, i inspection) error {
 	return o.printInspection(command, loaded, installed.Live(command.Context(), plan))
 }
 
-// installed finds the adapter, and the tool if there is to be one.
+// installed returns the adapter, and checks that the tool exists if one is named.
 func (i inspection) installed(command *cobra.Command, loaded *config.Config) (dispatchtest.Installed, error) {
 	provider, known := loaded.Provider(i.provider)
 	if !known {
@@ -333,7 +333,7 @@ func (t trial) subject(command *cobra.Command, loaded *config.Config) (replay.Su
 	return replay.Subject{Tool: t.tool, Class: policy.Class, Adapter: provider.Adapter}, nil
 }
 
-// hostOf names the addresses that an adapter calls, if it reports them.
+// hostOf returns the addresses that an adapter calls, if it reports them.
 func hostOf(adapter dispatch.Adapter) string {
 	if located, ok := adapter.(dispatch.Located); ok {
 		var addresses []string
@@ -347,7 +347,7 @@ func hostOf(adapter dispatch.Adapter) string {
 	return "an address that its adapter does not report"
 }
 
-// redactChecks takes the secrets of the configuration out of what providers and adapters said.
+// redactChecks removes the secrets of the configuration from the texts of providers and adapters.
 func redactChecks(loaded *config.Config, checks []dispatchtest.Check) *drainer.Redactor {
 	secrets := drainer.NewRedactor(loaded.Secrets)
 	for i := range checks {

@@ -25,8 +25,8 @@ import (
 	"github.com/agentoutbox/drainer/migrations"
 )
 
-// loadConfig reads the file that --config names, for commands about its
-// providers. Others, such as migrate, are content with a database.
+// loadConfig reads the configuration for commands that need its providers. Other commands, such as migrate, need
+// only a database.
 func (o *options) loadConfig(command *cobra.Command) (*config.Config, error) {
 	return o.loadConfigBy(command, config.Load)
 }
@@ -36,7 +36,8 @@ func (o *options) loadPolicies(command *cobra.Command) (*config.Config, error) {
 	return o.loadConfigBy(command, o.withoutSecrets)
 }
 
-// givenPolicies is loadPolicies for a command that can do without a configuration; nil where there is none.
+// givenPolicies is loadPolicies for a command that can work without a configuration. It returns nil if there is
+// none.
 func (o *options) givenPolicies(command *cobra.Command) (*config.Config, error) {
 	if o.configPath == "" {
 		return nil, nil
@@ -44,7 +45,7 @@ func (o *options) givenPolicies(command *cobra.Command) (*config.Config, error) 
 	return o.loadPolicies(command)
 }
 
-// withoutSecrets reads the database's URL only where it counts.
+// withoutSecrets reads the database's URL only if no flag replaces it.
 func (o *options) withoutSecrets(path string, registry dispatch.Registry) (*config.Config, error) {
 	return config.LoadWithoutSecrets(path, registry, o.databaseURL == "")
 }
@@ -66,8 +67,8 @@ func (o *options) loadConfigBy(command *cobra.Command, load func(string, dispatc
 	return loaded, nil
 }
 
-// findDatabase is the database of a command that needs nothing else of the
-// configuration, and reads the file only where its word counts.
+// findDatabase returns the database of a command that needs nothing else of the configuration. It reads the file
+// only if no flag names the database.
 func (o *options) findDatabase(command *cobra.Command) (*pgpool.Database, error) {
 	if o.databaseURL != "" || o.configPath == "" {
 		return o.databaseOf(command, &config.Config{})
@@ -79,15 +80,15 @@ func (o *options) findDatabase(command *cobra.Command) (*pgpool.Database, error)
 	return o.databaseOf(command, loaded)
 }
 
-// databaseOf chooses: the flag, else the configuration, else the environment. The password
-// of a configuration is not for the URL of a flag, which may have another user.
+// databaseOf returns the database of the flag, or else of the configuration, or else of the environment. It does not
+// use the configuration's password with the URL of a flag, which may have another user.
 func (o *options) databaseOf(command *cobra.Command, loaded *config.Config) (*pgpool.Database, error) {
 	chosen := loaded.Database
 	if o.databaseURL != "" {
 		chosen = config.Database{URL: config.NewReference(o.databaseURL)}
 	}
 	if !chosen.URL.IsGiven() || chosen.URL == config.NewReference("${env:DATABASE_URL}") {
-		chosen.URL = config.NewReference(os.Getenv("DATABASE_URL")) // which may refer to a file
+		chosen.URL = config.NewReference(os.Getenv("DATABASE_URL")) // this value may refer to a file
 	}
 	if !chosen.URL.IsGiven() {
 		return nil, usagef(command, "say which database to use: --database-url URL, database.url in the configuration, or DATABASE_URL")
@@ -102,7 +103,8 @@ func (o *options) databaseOf(command *cobra.Command, loaded *config.Config) (*pg
 
 const connectTimeout = 5 * time.Second
 
-// connect fails within connectTimeout. errDatabaseUnreachable says that no server let it in.
+// connect fails within connectTimeout. Its error is pgpool.ErrRefused if a server refused the login, and
+// errDatabaseUnreachable if no server accepted the connection.
 func connect(ctx context.Context, database *pgpool.Database) (*pgx.Conn, error) {
 	settings, err := database.Config(ctx)
 	if err != nil {
@@ -119,7 +121,7 @@ func connect(ctx context.Context, database *pgpool.Database) (*pgx.Conn, error) 
 	return conn, nil
 }
 
-// connectCurrent also refuses a schema that this drainer is ahead of.
+// connectCurrent also returns an error if the schema is older than this drainer needs.
 func connectCurrent(ctx context.Context, database *pgpool.Database) (*pgx.Conn, error) {
 	conn, err := connect(ctx, database)
 	if err != nil {
@@ -140,7 +142,7 @@ func checkDatabase(ctx context.Context, database *pgpool.Database) error {
 	return conn.Close(ctx)
 }
 
-// withConsole runs a command's work on a connection of its own.
+// withConsole runs a command's work on a new connection.
 func (o *options) withConsole(command *cobra.Command, work func(*operator.Console) error) error {
 	database, err := o.findDatabase(command)
 	if err != nil {
@@ -155,14 +157,14 @@ func (o *options) withConsole(command *cobra.Command, work func(*operator.Consol
 	return missingRole(work(console), database, operatorRole)
 }
 
-// onOutbox makes the run of a command that needs nothing but a connection.
+// onOutbox returns the run function of a command that needs only a connection.
 func (o *options) onOutbox(work func(*cobra.Command, *operator.Console, []string) error) func(*cobra.Command, []string) error {
 	return func(command *cobra.Command, args []string) error {
 		return o.withConsole(command, func(console *operator.Console) error { return work(command, console, args) })
 	}
 }
 
-// signed has a command change something under the name and the reason of its flags.
+// signed makes a command change something, with the operator and the reason of its flags.
 func (o *options) signed(command *cobra.Command, change func(*cobra.Command, *operator.Console, []string, operator.Signature) error) *cobra.Command {
 	var by operator.Signature
 	signatureFlags(command, &by)
@@ -175,14 +177,14 @@ func (o *options) signed(command *cobra.Command, change func(*cobra.Command, *op
 	return command
 }
 
-// The roles that commands need; the migrations create all but the owner's.
+// The roles that commands need. The migrations create all of them but the owner's.
 const (
 	operatorRole = "outbox_operator"
 	drainerRole  = "outbox_drainer"
 	ownerRole    = "" // the login that ran the migrations, under any name
 )
 
-// missingRole says of a refusal by Postgres which role the login lacks.
+// missingRole adds the role that the login lacks to an error of Postgres for a missing privilege.
 func missingRole(err error, database *pgpool.Database, role string) error {
 	var refused *pgconn.PgError
 	if !errors.As(err, &refused) || refused.Code != "42501" {
@@ -198,7 +200,7 @@ func missingRole(err error, database *pgpool.Database, role string) error {
 	return fmt.Errorf("the login %s may not do this (%s); it lacks the role %s: GRANT %[3]s TO %[1]s", login, refused.Message, role)
 }
 
-// parts run beside the lanes: River's jobs and the counting.
+// parts run beside the dispatching: River's jobs and the counting.
 type parts struct {
 	saga   *compensations.Saga
 	pager  *pages.Pager
@@ -206,7 +208,7 @@ type parts struct {
 	census *census.Census
 }
 
-// pools are the parts' connections, apart from the lanes'.
+// pools are the connections of the parts. Dispatching uses others.
 type pools struct{ sagas, jobs, census *pgxpool.Pool }
 
 func partsOf(pools pools, loaded *config.Config, log *slog.Logger, metrics prometheus.Registerer) (*parts, error) {
@@ -226,8 +228,8 @@ func partsOf(pools pools, loaded *config.Config, log *slog.Logger, metrics prome
 	return &parts{saga, pager, maintenance, census.New(pools.census, loaded.Providers, log, metrics)}, nil
 }
 
-// prepare readies every part for another configuration, or none. They go by it
-// once use is called.
+// prepare prepares every part for another configuration, or returns an error and changes none. use puts the
+// configuration into effect.
 func (p *parts) prepare(loaded *config.Config) (use func(), err error) {
 	usePolicies, err := p.saga.Prepare(policiesOf(loaded))
 	if err != nil {
@@ -261,7 +263,7 @@ func policiesOf(loaded *config.Config) compensations.Policies {
 	return policies
 }
 
-// channelsOf builds those that the configuration names under pages.
+// channelsOf builds the channels that the configuration has under pages.
 func channelsOf(loaded *config.Config) ([]pages.Channel, error) {
 	var channels []pages.Channel
 	for _, page := range loaded.Pages {
@@ -270,7 +272,7 @@ func channelsOf(loaded *config.Config) ([]pages.Channel, error) {
 			return nil, fmt.Errorf("pages: %s: %w", page.Name, err)
 		}
 		repeat := loaded.PageRepeat
-		if page.Kind == config.Alertmanager { // where an alert that is not repeated ends by itself
+		if page.Kind == config.Alertmanager { // there an alert that is not repeated ends by itself
 			repeat = pages.AlertmanagerRepeat
 		}
 		channels = append(channels, pages.Channel{Name: page.Name, Match: page.Match, Repeat: repeat, Console: loaded.PageConsole, Sender: sender})

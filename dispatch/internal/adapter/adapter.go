@@ -1,6 +1,5 @@
-// Package adapter holds code that adapters share: reading the blocks of their
-// configuration, bounding a dispatch, and writing an intent as the headers and
-// the body that a broker carries.
+// Package adapter holds code that adapters share: reading the blocks of their configuration, bounding the time of a
+// dispatch, and writing an intent as the headers and the body of a broker's message.
 package adapter
 
 import (
@@ -17,7 +16,7 @@ import (
 	"github.com/agentoutbox/drainer/internal/jq"
 )
 
-// Decode reads a block. One that is not there leaves the defaults as they are.
+// Decode reads a block. If block is nil, the defaults remain.
 func Decode(block dispatch.Block, into any) error {
 	if block == nil {
 		return nil
@@ -25,8 +24,8 @@ func Decode(block dispatch.Block, into any) error {
 	return block.Decode(into)
 }
 
-// Tools reads the tools, in order of their names, and reports what is wrong
-// with any of them as a [dispatch.ToolError], joined.
+// Tools reads the tools in the order of their names. It returns the problem of each as a [dispatch.ToolError],
+// joined.
 func Tools[T any](specs map[string]dispatch.ToolSpec, read func(operation string, spec dispatch.ToolSpec) (T, error)) (map[string]T, error) {
 	tools := make(map[string]T, len(specs))
 	var problems []error
@@ -40,8 +39,8 @@ func Tools[T any](specs map[string]dispatch.ToolSpec, read func(operation string
 	return tools, errors.Join(problems...)
 }
 
-// Within ends the context after limit at the latest; zero is no limit. One that
-// ends by then anyway is returned as it is.
+// Within ends the context after limit at the latest; zero means no limit. It returns a context with an earlier
+// deadline unchanged.
 func Within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	if end, has := ctx.Deadline(); limit <= 0 || has && time.Until(end) <= limit {
 		return ctx, func() {}
@@ -49,24 +48,24 @@ func Within(ctx context.Context, limit time.Duration) (context.Context, context.
 	return context.WithTimeout(ctx, limit)
 }
 
-// Form is how a tool writes its messages.
+// Form defines how a tool writes its messages.
 type Form struct {
-	names   []string // of the headers, in order
+	names   []string // the names of the headers, in order
 	headers map[string]render.Template
-	mapping *jq.Expression // nil sends the payload as it is
+	mapping *jq.Expression // nil to send the payload as it is
 }
 
-// Message is one intent, written.
+// Message is the message of one intent.
 type Message struct {
 	Headers []Header
-	Body    []byte // nil where the mapping gave null
+	Body    []byte // nil if the mapping gave null
 }
 
-// Header is one header; no name comes twice.
+// Header is one header. No name occurs twice in a message.
 type Header struct{ Name, Value string }
 
-// CompileForm checks the headers and the mapping of a tool. Names in reserved, and
-// those of the trace context, are not the configuration's to give.
+// CompileForm checks the headers and the mapping of a tool. The configuration must not set the names in reserved,
+// nor those of the trace context.
 func CompileForm(headers map[string]string, mapping string, reserved ...string) (*Form, error) {
 	form := &Form{names: slices.Sorted(maps.Keys(headers)), headers: make(map[string]render.Template, len(headers))}
 	var problems []error
@@ -99,8 +98,8 @@ func compileHeader(name, text string, reserved []string) (render.Template, error
 	return template, nil
 }
 
-// Write makes the message that every attempt of the intent sends alike. input
-// is the result of [render.Input] for the request.
+// Write makes the message. It is the same for every attempt of the intent. input is the result of [render.Input] for
+// the request.
 func (f *Form) Write(ctx context.Context, request dispatch.Request, input map[string]any) (Message, error) {
 	headers, err := f.writeHeaders(ctx, request, input)
 	if err != nil {
@@ -148,7 +147,7 @@ func withoutControls(text string) (string, error) {
 	return text, nil
 }
 
-// isToken asks for the token of RFC 9110, which every broker takes as a name.
+// isToken reports whether the name is a token of RFC 9110, which every broker accepts as a name.
 func isToken(name string) bool {
 	for _, c := range []byte(name) {
 		switch {

@@ -1,6 +1,6 @@
-// Package evidence reads what an exchange with a provider proves and says: the
-// error class of a failure, how long the provider wants to be left alone, what a
-// connection holds unread, and its words, made fit for Postgres.
+// Package evidence reads the proof and the details in an exchange with a provider: the error class of a failure, how
+// long the provider wants drainer to wait, the unread bytes of a connection, and the provider's text in a form that
+// Postgres can store.
 package evidence
 
 import (
@@ -20,11 +20,10 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// ErrUntrustedSocket says that another process than the sidecar could be at the
-// other end. Nothing was sent.
+// ErrUntrustedSocket means that a process other than the sidecar could be at the other end. Nothing was sent.
 var ErrUntrustedSocket = errors.New("the socket is not trusted")
 
-// Unsent names a failure before any byte of the request was written.
+// Unsent returns the error class of a failure before any byte of the request was written.
 func Unsent(ctx context.Context, err error) string {
 	var lookup *net.DNSError
 	switch {
@@ -45,7 +44,7 @@ func Unsent(ctx context.Context, err error) string {
 	}
 }
 
-// Sent names a failure after a byte of the request may have been written.
+// Sent returns the error class of a failure after a byte of the request may have been written.
 func Sent(ctx context.Context, err error) string {
 	switch {
 	case ctx.Err() != nil:
@@ -59,7 +58,7 @@ func Sent(ctx context.Context, err error) string {
 	}
 }
 
-// Context says why a context ended.
+// Context returns the error class of an ended context: "timeout" or "cancelled".
 func Context(ctx context.Context) string {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return "timeout"
@@ -67,7 +66,7 @@ func Context(ctx context.Context) string {
 	return "cancelled"
 }
 
-// IsTimeout reports that the wait for the network was over.
+// IsTimeout reports that a network operation timed out.
 func IsTimeout(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout()
@@ -92,14 +91,12 @@ func isTLS(err error) bool {
 		errors.As(err, &authority) || errors.As(err, &hostname) || errors.As(err, &invalid)
 }
 
-// LongestWait bounds what a provider may ask for. More than a year is a mistake
-// of the provider.
+// LongestWait bounds the wait that a provider may ask for. More than a year is a mistake of the provider.
 const LongestWait = 365 * 24 * time.Hour
 
-// RetryAfter reads the Retry-After header (RFC 9110, 10.2.3): seconds, or any
-// of the three date forms. A date is measured against the response's own
-// Date, so that the two clocks need not agree. The result is 0 where the header is
-// missing or cannot be understood, and at most [LongestWait].
+// RetryAfter reads the Retry-After header (RFC 9110, 10.2.3): seconds, or any of the three date forms. A date is
+// compared with the response's own Date, so that the two clocks need not agree. The result is 0 if the header is
+// missing or cannot be parsed, and at most [LongestWait].
 func RetryAfter(header http.Header, now time.Time) time.Duration {
 	text := strings.TrimSpace(header.Get("Retry-After"))
 	if wait, ok := parseSeconds(text); ok {
@@ -112,7 +109,7 @@ func RetryAfter(header http.Header, now time.Time) time.Duration {
 	return min(max(at.Sub(DateOf(header, now)), 0), LongestWait)
 }
 
-// DateOf is when the provider answered, by its own clock if it says so.
+// DateOf returns the time of the provider's answer by its own clock, or now if the header has no valid Date.
 func DateOf(header http.Header, now time.Time) time.Time {
 	if date, err := http.ParseTime(header.Get("Date")); err == nil {
 		return date
@@ -120,7 +117,7 @@ func DateOf(header http.Header, now time.Time) time.Time {
 	return now
 }
 
-// parseSeconds also takes a fraction, which some providers send.
+// parseSeconds also accepts a fraction, which some providers send.
 func parseSeconds(text string) (time.Duration, bool) {
 	if text == "" || strings.Trim(text, "0123456789.") != "" {
 		return 0, false
@@ -128,8 +125,8 @@ func parseSeconds(text string) (time.Duration, bool) {
 	return Seconds(text)
 }
 
-// Seconds reads a number of them, between 0 and [LongestWait]; one that is too
-// large to be a number counts as infinity.
+// Seconds reads a number of seconds and bounds it to 0 and [LongestWait]. A number that is too large for a float
+// counts as infinity.
 func Seconds(text string) (time.Duration, bool) {
 	number, err := strconv.ParseFloat(text, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
@@ -138,8 +135,8 @@ func Seconds(text string) (time.Duration, bool) {
 	return bounded(number), true
 }
 
-// bounded is a number of seconds within 0 and LongestWait, rounded up to the
-// next nanosecond: late is allowed, early is not.
+// bounded converts seconds to a duration between 0 and LongestWait. It rounds up to the next nanosecond, since a
+// wait may be too long but not too short.
 func bounded(number float64) time.Duration {
 	switch {
 	case number >= LongestWait.Seconds():
@@ -147,15 +144,15 @@ func bounded(number float64) time.Duration {
 	case number > 0:
 		return time.Duration(math.Ceil(number * float64(time.Second)))
 	}
-	return 0 // NaN as well
+	return 0 // also for NaN
 }
 
 // State describes the unread bytes of a connection.
 type State int
 
 const (
-	Unknown State = iota // it is no socket, or the system does not show it
-	Quiet                // nothing
-	Unread               // bytes, of which the last may be followed by the end
-	Ended                // the end: the peer has closed or reset it
+	Unknown State = iota // not a socket, or the system does not show it
+	Quiet                // nothing to read
+	Unread               // unread bytes; the end may follow them
+	Ended                // the peer has closed or reset the connection
 )

@@ -4,5 +4,5 @@ package evidence
 
 import "net"
 
-// Peek is Unknown.
+// Peek returns Unknown, since this system does not show unread bytes.
 func Peek(net.Conn) State { return Unknown }

@@ -7,10 +7,9 @@ import (
 	"syscall"
 )
 
-// Peek says what a connection holds that is not read at the moment. It neither
-// waits nor consumes anything. A request written to a connection that is not
-// quiet is lost, or takes another request's answer for its own. A wrapped connection
-// must be a [syscall.Conn] for that.
+// Peek returns the state of a connection's unread bytes. It neither waits nor consumes anything. A request that is
+// written to a connection that is not Quiet is lost, or takes another request's answer for its own. A wrapped
+// connection must be a [syscall.Conn]; otherwise the result is Unknown.
 func Peek(conn net.Conn) State {
 	socket, ok := conn.(syscall.Conn)
 	if !ok {

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// longestLogged bounds a line of a child's stderr; the rest of it is dropped.
+// longestLogged is the longest part of a line of a child's stderr that is kept, in bytes.
 const longestLogged = 4096
 
-// Relay copies lines with the provider's name before each, so that none can
-// pass for one of drainer's own. It returns the last that is not blank.
+// Relay copies lines and puts the provider's name before each, so that no line can look like one of drainer's own.
+// It returns the last line that is not blank.
 func Relay(from io.Reader, to io.Writer, provider string) (last string) {
 	reader := bufio.NewReaderSize(from, longestLogged)
 	for {
@@ -36,8 +36,8 @@ func Relay(from io.Reader, to io.Writer, provider string) (last string) {
 	}
 }
 
-// Repeated is a line as it may be shown, or its length if it is long. It is not cut here:
-// the half of a secret would not be recognised.
+// Repeated returns a line in a form that may be shown, or only its length if it is too long. It does not cut the
+// line: the half of a secret would not be recognised.
 func Repeated(line []byte) string {
 	line = bytes.TrimSpace(line)
 	if len(line) > longestLogged {
@@ -46,7 +46,7 @@ func Repeated(line []byte) string {
 	return Line(string(line))
 }
 
-// labelled is one line without control characters, which terminals obey.
+// labelled returns one line without control characters, which terminals would execute.
 func labelled(provider string, line []byte) []byte {
 	text := bytes.TrimRight(line, "\r\n")
 	text = bytes.Map(func(r rune) rune {
@@ -58,19 +58,19 @@ func labelled(provider string, line []byte) []byte {
 	return append([]byte(provider+": "+string(text)), '\n')
 }
 
-// shortestHidden is the shortest value that is kept out of what is repeated of a program: a
-// shorter one may be any word.
+// shortestHidden is the shortest value that is hidden in a program's output, in bytes. A shorter one may be any
+// word.
 const shortestHidden = 8
 
-// Without is a line that the program wrote, without what its environment gave it: a
-// setting that was written into the file itself is no secret to drainer, but may be one.
+// Without hides the values of env in a line that the program wrote. drainer does not treat a setting in the file
+// itself as a secret, but it may be one.
 func Without(line string, env map[string]string) string {
-	values := slices.SortedFunc(maps.Values(env), func(a, b string) int { return len(b) - len(a) }) // one may hold another
+	values := slices.SortedFunc(maps.Values(env), func(a, b string) int { return len(b) - len(a) }) // longest first, since one may contain another
 	for _, value := range values {
 		if len(value) < shortestHidden {
 			break
 		}
-		if len(line) >= shortestHidden && strings.Contains(value, line) { // one line of a key of many
+		if len(line) >= shortestHidden && strings.Contains(value, line) { // the line is part of a value of several lines, such as a key
 			return "[secret]"
 		}
 		line = strings.ReplaceAll(line, value, "[secret]")

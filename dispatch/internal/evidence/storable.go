@@ -9,16 +9,16 @@ import (
 	"unicode"
 )
 
-// What keeps within what jsonb can take, and its readers: it recurses on a
-// bounded stack and writes numbers out in full.
+// The limits of JSON that is stored as JSON. jsonb, and programs that read it, recurse on a bounded stack and write
+// numbers out in full.
 const (
 	maxDepth  = 500
-	maxDigits = 1000    // of one number
-	maxZeros  = 1 << 20 // that exponents stand for, all together
+	maxDigits = 1000    // digits of one number
+	maxZeros  = 1 << 20 // zeros that all exponents together stand for
 )
 
-// JSON makes a response body fit for a jsonb column: JSON as it came, but
-// for the few things that jsonb refuses; anything else as a JSON string.
+// JSON makes a response body fit for a jsonb column. Valid JSON stays as it is, except for the few things that jsonb
+// refuses. Anything else becomes a JSON string.
 func JSON(body []byte, contentType string) json.RawMessage {
 	if len(body) == 0 {
 		return nil
@@ -32,9 +32,9 @@ func JSON(body []byte, contentType string) json.RawMessage {
 	return text
 }
 
-// DeclaresJSON reports whether a media type is that of JSON or built on it.
+// DeclaresJSON reports whether a media type is JSON or based on it (+json).
 func DeclaresJSON(contentType string) bool {
-	if contentType == "application/json" { // nearly always, and parsing takes longer than the rest
+	if contentType == "application/json" { // the usual case, without the slow parsing
 		return true
 	}
 	media, _, err := mime.ParseMediaType(contentType)
@@ -47,8 +47,8 @@ func opensLikeJSON(body []byte) bool {
 	return len(trimmed) > 0 && (trimmed[0] == '{' || trimmed[0] == '[')
 }
 
-// cleanJSON replaces escaped NULs and lone surrogates in valid JSON. It gives
-// up on nesting and numbers that jsonb cannot hold.
+// cleanJSON replaces escaped NULs and lone surrogates in valid JSON. It returns false for nesting and numbers beyond
+// the limits.
 func cleanJSON(text []byte) (json.RawMessage, bool) {
 	cleaned := make([]byte, 0, len(text))
 	depth, zeros, inString := 0, 0, false
@@ -85,8 +85,8 @@ func cleanJSON(text []byte) (json.RawMessage, bool) {
 	return cleaned, true
 }
 
-// escapeWidth is the length of the escape at the start of text, of both
-// halves of a surrogate pair, or 0 for an escape that must be replaced.
+// escapeWidth returns the length of the escape at the start of text, or of both halves of a surrogate pair. It
+// returns 0 for an escape that must be replaced.
 func escapeWidth(text []byte) int {
 	if text[1] != 'u' {
 		return 2
@@ -103,7 +103,7 @@ func escapeWidth(text []byte) int {
 	return 6
 }
 
-// codeUnit reads \uXXXX, of which valid JSON has four digits.
+// codeUnit reads \uXXXX. Valid JSON always has four digits there.
 func codeUnit(escape []byte) uint64 {
 	unit, _ := strconv.ParseUint(string(escape[2:6]), 16, 16)
 	return unit
@@ -116,7 +116,7 @@ func leadingNumber(text []byte) []byte {
 	return text[:len(text)-len(bytes.TrimLeft(text, "+-.0123456789eE"))]
 }
 
-// zerosOf is how many zeros an exponent stands for.
+// zerosOf returns how many zeros the exponent of a number stands for.
 func zerosOf(number []byte) int {
 	_, power, found := bytes.Cut(bytes.ToLower(number), []byte("e"))
 	if !found {
@@ -131,13 +131,13 @@ func zerosOf(number []byte) int {
 
 const replacement = "\ufffd"
 
-// Text replaces what a text column refuses: NUL, and bytes that are no UTF-8. It does not
-// cut: the half of a secret would not be recognised.
+// Text replaces the characters that a text column refuses: NUL, and bytes that are not UTF-8. It does not cut the
+// text: the half of a secret would not be recognised.
 func Text(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, replacement), "\x00", replacement)
 }
 
-// Line is Text on one line, with escapes for what a terminal would obey.
+// Line is Text on one line. It escapes characters that a terminal would execute.
 func Line(text string) string {
 	var line strings.Builder
 	for _, r := range Text(text) {

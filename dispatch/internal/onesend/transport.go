@@ -1,8 +1,7 @@
-// Package onesend sends an HTTP request at most once, and knows afterwards
-// whether any of it can have left. The standard transport does neither: it
-// repeats a request that it takes for idempotent, and its errors do not say
-// what was written. So it is watched here, by the hooks of httptrace and by
-// connections that count.
+// Package onesend sends an HTTP request at most once, and can tell afterwards whether any of it may have been sent.
+// The standard transport does neither: it repeats a request that it considers idempotent, and its errors do not say
+// whether anything was written. So this package watches it with the hooks of httptrace and with connections that
+// count bytes.
 //
 //	Transport.Send ──▶ net/http ──▶ countedConn ──▶ provider
 //	                      └──httptrace──▶ exchangeTrace
@@ -26,8 +25,8 @@ import (
 )
 
 const (
-	// idleTimeout is shorter than servers commonly allow, so that a connection
-	// is rarely closed under a request.
+	// idleTimeout is shorter than the timeout of most servers, so that a server rarely closes a connection while a
+	// request is written.
 	idleTimeout        = 30 * time.Second
 	maxIdleConnections = 256
 	maxHeaderBytes     = 64 << 10
@@ -37,8 +36,8 @@ const (
 	pingTimeout      = 10 * time.Second
 )
 
-// Transport is one provider's own: keep-alive and HTTP/2, no proxy from the
-// environment. It follows no redirect and keeps no cookie.
+// Transport carries the requests of one provider, with keep-alive and HTTP/2. It uses no proxy from the environment,
+// follows no redirect and keeps no cookie.
 type Transport struct {
 	roundTripper *http.Transport
 
@@ -47,7 +46,7 @@ type Transport struct {
 	closed bool
 }
 
-// New connects to nothing yet.
+// New makes a transport. It connects to nothing yet.
 func New(network dispatch.Network) *Transport {
 	t := &Transport{open: make(map[*countedConn]struct{})}
 	t.roundTripper = &http.Transport{
@@ -71,7 +70,7 @@ func New(network dispatch.Network) *Transport {
 	return t
 }
 
-// Destination is where a request to an http or https URL goes.
+// Destination returns the address of a request to an http or https URL.
 func Destination(to *url.URL) dispatch.Destination {
 	use, usual := dispatch.PlainText, "80"
 	if to.Scheme == "https" {
@@ -80,20 +79,19 @@ func Destination(to *url.URL) dispatch.Destination {
 	return dispatch.Destination{Network: "tcp", Address: net.JoinHostPort(to.Hostname(), cmp.Or(to.Port(), usual)), TLS: use}
 }
 
-// Failure is an exchange that brought no response.
+// Failure describes an exchange that brought no response.
 type Failure struct {
-	Sent  bool   // a byte of the request may have left
-	Class string // as package failure names it
+	Sent  bool   // a byte of the request may have been sent
+	Class string // an error class of package evidence
 }
 
-// Send makes one attempt under the request's context, which must not end
-// before the response's body is closed. The request is the transport's from
-// here on. One with a body must have no GetBody: with it, net/http could send
-// the body again.
+// Send makes one attempt under the request's context, which must not end before the response's body is closed. The
+// caller must not use the request afterwards. A request with a body must have no GetBody: with it, net/http could
+// send the body again.
 func (t *Transport) Send(request *http.Request) (*http.Response, *Failure) {
 	if err := request.Context().Err(); err != nil {
-		// net/http may still give the request a connection that is open already, and
-		// then it could not be distinguished from one that was sent.
+		// net/http might still give the request an open connection, and the failure would then look like the
+		// failure of a sent request.
 		return nil, &Failure{Class: evidence.Unsent(request.Context(), err)}
 	}
 	ctx, trace, stop := watch(request.Context())
@@ -108,8 +106,8 @@ func (t *Transport) Send(request *http.Request) (*http.Response, *Failure) {
 		return nil, &Failure{Sent: true, Class: "protocol"}
 	}
 	if response.StatusCode == http.StatusSwitchingProtocols {
-		// No request asks for another protocol. net/http hands its connection over,
-		// and no context would end a read from it.
+		// No request asks for another protocol. net/http hands the connection over to the caller, and no context
+		// would end a read from it.
 		_ = response.Body.Close()
 		response.Body = http.NoBody
 	}
@@ -117,8 +115,8 @@ func (t *Transport) Send(request *http.Request) (*http.Response, *Failure) {
 	return response, nil
 }
 
-// releasingBody ends the request's context when its response has been read:
-// until then the context guards against a second send.
+// releasingBody ends the request's context once its response has been read. Until then the context prevents a second
+// send.
 type releasingBody struct {
 	io.ReadCloser
 	release func()
@@ -129,8 +127,8 @@ func (b *releasingBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// keep remembers a connection until it is closed. net/http goes on dialing for a
-// request that has found another connection meanwhile, and keeps the new one.
+// keep records a connection until it is closed. If a request finds another connection while it dials, net/http
+// finishes the dial and keeps the new connection.
 func (t *Transport) keep(conn net.Conn) (net.Conn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,9 +146,8 @@ func (t *Transport) keep(conn net.Conn) (net.Conn, error) {
 	return counted, nil
 }
 
-// Close ends all connections, for when nothing more is to be sent.
-// CloseIdleConnections alone leaves an HTTP/2 connection whose last stream has
-// just ended, and one that is still being dialed.
+// Close ends all connections. Nothing can be sent afterwards. CloseIdleConnections alone would leave an HTTP/2
+// connection whose last stream has just ended, and a connection that is still being dialed.
 func (t *Transport) Close() {
 	t.roundTripper.CloseIdleConnections()
 	t.mu.Lock()
@@ -169,26 +166,23 @@ var errSecondSend = errors.New("the request may already have been sent; it is no
 
 // exchangeTrace is the evidence about one request on the wire.
 //
-// It is also the guard against a second send. The transport repeats a request
-// on a new connection by itself where it takes the request for idempotent, as
-// it does for everything that carries an Idempotency-Key (golang/go#19943).
-// Every such repetition first asks for a connection; from there on it is
-// stopped unless the first try cannot have sent anything.
+// It also prevents a second send. The transport repeats a request on a new connection by itself if it considers the
+// request idempotent, as it does for every request with an Idempotency-Key (golang/go#19943). Each repetition first
+// asks for a connection. There it is stopped, unless the first try cannot have sent anything.
 type exchangeTrace struct {
 	cancel context.CancelCauseFunc
 
 	mu          sync.Mutex
-	conn        *countedConn // nil until the request was given a connection
-	base        int64        // bytes on it that are not this request's
+	conn        *countedConn // nil until the request gets a connection
+	base        int64        // bytes written on it before this request
 	multiplexed bool         // HTTP/2: bytes on the connection may belong to any request
 	headerBegun bool
 	tlsFailed   bool
-	reused      bool // an earlier exchange ended on conn
-	stale       bool // the answer came before the request, so it is not the request's
+	reused      bool // the connection carried an earlier exchange
+	stale       bool // the answer came before the request, so it belongs to another request
 }
 
-// watch begins to gather evidence. stop releases the context once the
-// response was read.
+// watch starts to gather evidence. stop releases the context once the response was read.
 func watch(ctx context.Context) (_ context.Context, _ *exchangeTrace, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	e := &exchangeTrace{cancel: cancel}
@@ -217,17 +211,16 @@ func (e *exchangeTrace) gotConn(conn net.Conn, reused bool) {
 	e.conn, e.base, e.multiplexed, e.reused = counted, counted.count(), multiplexed, reused
 }
 
-// answerBegins judges the first byte of an answer over HTTP/1, which has nothing but
-// order to say whose it is. A provider may have written more than the answer to an
-// earlier request, such as a body after a 204. net/http throws such a rest away only
-// if it looks before the next request is given the connection.
+// answerBegins checks the first byte of an answer over HTTP/1, where only the order shows to which request an answer
+// belongs. A provider may have written more than the answer to an earlier request, such as a body after a 204.
+// net/http discards such bytes only if it reads them before the next request gets the connection.
 func (e *exchangeTrace) answerBegins() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.stale = e.conn != nil && e.reused && !e.multiplexed && e.conn.countAtRead() <= e.base
 }
 
-// endStale closes the connection of a stale answer, and reports that it was one.
+// endStale closes the connection of a stale answer, and reports whether the answer was stale.
 func (e *exchangeTrace) endStale() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -237,8 +230,8 @@ func (e *exchangeTrace) endStale() bool {
 	return e.stale
 }
 
-// mayHaveSent is asked after the transport gave up a try. Over HTTP/2 the
-// hook for the first header field runs before anything is written.
+// mayHaveSent reports whether a try that the transport gave up may have sent anything. Over HTTP/2 the hook for the
+// first header field runs before anything is written.
 func (e *exchangeTrace) mayHaveSent() bool {
 	switch {
 	case e.conn == nil:
@@ -250,9 +243,8 @@ func (e *exchangeTrace) mayHaveSent() bool {
 	}
 }
 
-// provesUnsent reports that no byte of the request was written, and sees to it
-// that none will be. A stream of HTTP/2 cannot be distinguished from its
-// neighbours while it ends, so having had a connection is doubt enough.
+// provesUnsent reports that no byte of the request was written, and prevents later writes. Over HTTP/2 the bytes of
+// a stream cannot be distinguished from those of other streams, so a request that got a connection is in doubt.
 func (e *exchangeTrace) provesUnsent() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -290,7 +282,7 @@ func (e *exchangeTrace) headerBegins() {
 	e.headerBegun = true
 }
 
-// unwrap finds the connection that New dialed.
+// unwrap returns the connection that New dialed.
 func unwrap(conn net.Conn) (counted *countedConn, multiplexed bool) {
 	if secure, ok := conn.(*tls.Conn); ok {
 		multiplexed = secure.ConnectionState().NegotiatedProtocol == "h2"
@@ -327,19 +319,19 @@ func (e *exchangeTrace) sentClass(ctx context.Context, err error) string {
 
 var errSealed = errors.New("connection is closed to further requests")
 
-// countedConn knows how many bytes were handed to the kernel.
+// countedConn counts the bytes that were given to the kernel.
 type countedConn struct {
 	net.Conn
-	forget  func() // reports the close to the transport; nil where none keeps this connection
+	forget  func() // removes the connection from the transport's; nil if none keeps it
 	mu      sync.Mutex
 	written int64
-	atRead  int64 // written, when bytes were last read
+	atRead  int64 // the value of written when bytes were last read
 	sealed  bool
 	ended   bool // the peer closed or reset the connection
 }
 
-// Write counts before it writes and corrects afterwards: in between, the count is
-// too high rather than too low.
+// Write adds to the count before it writes and corrects the count afterwards. In between, the count is too high
+// rather than too low.
 func (c *countedConn) Write(data []byte) (int, error) {
 	c.mu.Lock()
 	if c.sealed {
@@ -394,8 +386,7 @@ func (c *countedConn) hasEnded() bool {
 	return c.ended
 }
 
-// sealAt forbids further writes if nothing was written since the count stood
-// at base, and reports whether that is so.
+// sealAt forbids further writes if nothing was written since the count was base, and reports whether it did so.
 func (c *countedConn) sealAt(base int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,13 +1,12 @@
-// Package protocol is the language between drainer and an adapter in another
-// process, version 1: docs/adapter-protocol.md, whose messages are
-// published as docs/adapter-protocol.schema.json.
+// Package protocol is the protocol, version 1, between drainer and an adapter in another process.
+// docs/adapter-protocol.md describes it, and docs/adapter-protocol.schema.json is the schema of its messages.
 //
-//	hello   ⇄  both say which versions they speak, the adapter what it can do
+//	hello   ⇄  both sides list their versions, the adapter its operations
 //	Request →  one attempt at an intent
-//	Result  ←  what became of it
+//	Result  ←  the outcome of that attempt
 //
-// A message is one JSON object. The executable adapter sends them as lines,
-// the sidecar as bodies; what they mean is the same.
+// A message is one JSON object. The executable adapter sends messages as lines, the sidecar sends them as bodies.
+// Their meaning is the same.
 package protocol
 
 import (
@@ -34,26 +33,26 @@ import (
 
 const version = 1
 
-// Peer is an adapter in another process that has said hello. What differs from
-// one kind of peer to another is how messages get there, and how long it lives.
+// Peer is an adapter in another process that has said hello. Kinds of peers differ in how messages are carried, and
+// in how long the peer lives.
 type Peer interface {
 	Hello() Hello
-	// Ask makes one attempt and reports what is known of it.
+	// Ask makes one attempt and returns its result.
 	Ask(ctx context.Context, id string, message []byte, class dispatch.Class) dispatch.Result
 }
 
 // Client dispatches to one provider through its peer.
 type Client struct {
 	Tools   map[string]dispatch.ToolSpec
-	Timeout time.Duration // of a dispatch; 0 for none
-	// Reach gives the peer, or nil and the result of a dispatch that was not sent.
+	Timeout time.Duration // limit of a dispatch; 0 for none
+	// Reach returns the peer, or nil and the result of a dispatch that was not sent.
 	Reach func(context.Context) (Peer, dispatch.Result)
 
 	requests atomic.Uint64
 }
 
-// Dispatch asks the peer at most once. An id is used once in the client's life,
-// so a late answer finds no other request than its own.
+// Dispatch asks the peer at most once. An id is used only once in the client's life, so a late answer cannot be
+// taken for the answer to another request.
 func (c *Client) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	operation := request.Tuple.Operation()
 	tool, configured := c.Tools[operation]
@@ -83,8 +82,7 @@ func (c *Client) Dispatch(ctx context.Context, request dispatch.Request) dispatc
 	return peer.Ask(ctx, id, message, tool.Class)
 }
 
-// Greet reaches the peer and holds its hello against every configured tool. It
-// sends no request.
+// Greet connects to the peer and checks its hello against every configured tool. It sends no request.
 func (c *Client) Greet(ctx context.Context) dispatch.Result {
 	ctx, cancel := adapter.Within(ctx, c.Timeout)
 	defer cancel()
@@ -102,18 +100,18 @@ func (c *Client) Greet(ctx context.Context) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.Completed}
 }
 
-// NotSent is the result of a request of which no byte has left.
+// NotSent is the result of a request of which no byte was sent.
 func NotSent(class string) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}
 }
 
-// Ambiguous is the result of a request that may have been carried out.
+// Ambiguous is the result of a request that may have had its effect.
 func Ambiguous(class string) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: class}
 }
 
-// Configure reads a provider's block into settings and holds its tools, in whose
-// blocks there is nothing to say, to that. It returns the problems, not joined.
+// Configure reads a provider's block into settings, and checks that the tools' own blocks are empty. It returns the
+// problems, not joined.
 func Configure(spec dispatch.Spec, settings any) []error {
 	problems := []error{adapter.Decode(spec.Settings, settings)}
 	_, err := adapter.Tools(spec.Tools, func(_ string, tool dispatch.ToolSpec) (struct{}, error) {
@@ -122,7 +120,7 @@ func Configure(spec dispatch.Spec, settings any) []error {
 	return append(problems, err)
 }
 
-// CheckMaxMessage fills in the default of the longest message, in bytes.
+// CheckMaxMessage fills in the default of the longest message, in bytes, and checks it.
 func CheckMaxMessage(bytes *int) error {
 	*bytes = cmp.Or(*bytes, DefaultMaxMessage)
 	if *bytes < 1024 {
@@ -131,8 +129,7 @@ func CheckMaxMessage(bytes *int) error {
 	return nil
 }
 
-// Hello opens the conversation. Both sides speak the highest version that
-// both name.
+// Hello is the first message of both sides. Both then use the highest version that both list.
 type Hello struct {
 	Protocol []int  `json:"protocol"`
 	Name     string `json:"name"`
@@ -141,14 +138,14 @@ type Hello struct {
 	Operations map[string]dispatch.Class `json:"operations,omitempty"`
 }
 
-// Greeting is the hello line of drainer, with its newline.
+// Greeting returns the hello line of drainer, with its newline.
 func Greeting() []byte {
-	line, _ := json.Marshal(Hello{Protocol: []int{version}, Name: "drainer"}) // a constant
+	line, _ := json.Marshal(Hello{Protocol: []int{version}, Name: "drainer"}) // constant, so it cannot fail
 	return append(line, '\n')
 }
 
-// ParseHello reads an adapter's hello. One that is no use is named by its
-// error class: "invalid_hello" or "protocol_version".
+// ParseHello reads an adapter's hello. It returns the error class of a hello that cannot be used: "invalid_hello" or
+// "protocol_version".
 func ParseHello(text []byte) (hello Hello, class string) {
 	mistakes, err := readObject(text, map[string]any{"protocol": &hello.Protocol, "name": &hello.Name, "operations": &hello.Operations})
 	if err != nil || len(mistakes) > 0 || !hello.isValid() {
@@ -169,9 +166,8 @@ func (h Hello) isValid() bool {
 	return h.Name != "" && len(h.Protocol) > 0
 }
 
-// Refusal is the error class of a call that the adapter does not have, or
-// whose configuration promises more than the adapter does; it is empty if the
-// call may be made. To promise less is safe.
+// Refusal returns an error class if the adapter lacks the operation, or if the configuration promises a safer class
+// than the adapter does. It returns "" if the call may be made. A configured class that promises less is safe.
 func (h Hello) Refusal(operation string, configured dispatch.Class) string {
 	if h.Operations == nil {
 		return ""
@@ -187,13 +183,11 @@ func (h Hello) Refusal(operation string, configured dispatch.Class) string {
 	return ""
 }
 
-// DefaultMaxMessage is the longest message that is read from an adapter, in
-// bytes without the newline.
+// DefaultMaxMessage is the longest message that drainer reads from an adapter, in bytes without the newline.
 const DefaultMaxMessage = 1 << 20
 
-// Lines reads lines of at most longest bytes, and never holds more than one.
-// A last line without its newline was cut short, and is io.ErrUnexpectedEOF;
-// a line that is too long is bufio.ErrTooLong.
+// Lines reads lines of at most longest bytes, and never holds more than one. The error is io.ErrUnexpectedEOF for a
+// last line without its newline, which was cut short, and bufio.ErrTooLong for a line that is too long.
 func Lines(from io.Reader, longest int) *bufio.Scanner {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, longest+1)
@@ -213,10 +207,9 @@ func wholeLine(data []byte, atEOF bool) (advance int, token []byte, err error) {
 
 var errNoObject = errors.New("not one JSON object")
 
-// readObject fills in the fields of a message by their exact names: encoding/json
-// would take "ID" for "id". It returns the names of fields that have the wrong type
-// or occur twice, because of two outcomes or ids it is unknown which one is meant.
-// Unknown fields are ignored.
+// readObject fills in the fields of a message by their exact names; encoding/json would take "ID" for "id". It
+// returns the names of fields that have the wrong type or occur twice: with two outcomes or ids, it is unknown which
+// one is meant. Unknown fields are ignored.
 func readObject(text []byte, fields map[string]any) (mistakes []string, err error) {
 	object := json.NewDecoder(bytes.NewReader(text))
 	seen := map[string]bool{}
@@ -228,7 +221,7 @@ func readObject(text []byte, fields map[string]any) (mistakes []string, err erro
 		if err != nil {
 			return nil, errNoObject
 		}
-		name, _ := token.(string) // the decoder takes nothing else for a name
+		name, _ := token.(string) // the decoder returns only strings as names
 		into, known := fields[name]
 		if !known || seen[name] {
 			into = &json.RawMessage{}
@@ -253,7 +246,7 @@ func isMistyped(err error) bool {
 	return errors.As(err, &mistyped)
 }
 
-// atEnd sees to it that the object is whole, and that nothing follows it.
+// atEnd checks that the object is complete and that nothing follows it.
 func atEnd(object *json.Decoder) error {
 	if _, err := object.Token(); err != nil {
 		return errNoObject
@@ -266,7 +259,7 @@ func atEnd(object *json.Decoder) error {
 
 // Request is one attempt at an intent.
 type Request struct {
-	ID             string            `json:"id"` // of this message; the result repeats it
+	ID             string            `json:"id"` // of this message; repeated in the result
 	Operation      string            `json:"operation"`
 	IdempotencyKey string            `json:"idempotency_key"`
 	Attempt        int               `json:"attempt"`
@@ -274,10 +267,10 @@ type Request struct {
 	Payload        json.RawMessage   `json:"payload"`
 	Headers        map[string]string `json:"headers,omitempty"`
 	ProviderRef    string            `json:"provider_ref,omitempty"`
-	DeadlineMS     int64             `json:"deadline_ms,omitempty"` // what is left of the attempt's time
+	DeadlineMS     int64             `json:"deadline_ms,omitempty"` // the remaining time of the attempt
 }
 
-// maxNesting is half of what Python reads by default.
+// maxNesting is half of the depth that Python's parser accepts by default.
 const maxNesting = 500
 
 var errTooDeep = errors.New("the payload is nested too deeply")
@@ -290,12 +283,10 @@ type Tuple struct {
 	BusinessScope string `json:"business_scope"`
 }
 
-// Encode writes the request as one line, with its newline. The payload's
-// numbers and strings stay as they are; the space between them goes, and what
-// some readers take for the end of a line is escaped.
+// Encode writes the request as one line, with its newline. The payload's numbers and strings keep their form. White
+// space between them is removed, and characters that some readers take for the end of a line are escaped.
 //
-// A payload that is no JSON, or nested deeper than parsers of other languages
-// go, is an error.
+// Encode returns an error for a payload that is not JSON, or that is nested deeper than maxNesting.
 func Encode(ctx context.Context, id string, request dispatch.Request) ([]byte, error) {
 	if nesting(request.Payload) > maxNesting {
 		return nil, render.Because("payload", errTooDeep)
@@ -320,8 +311,8 @@ func Encode(ctx context.Context, id string, request dispatch.Request) ([]byte, e
 	return escapeLineEnds(line.Bytes()), nil
 }
 
-// escapeLineEnds escapes what Unicode calls the end of a line, and what some
-// readers of lines take for one. In JSON it stands in strings only.
+// escapeLineEnds escapes characters that Unicode, and so some readers of lines, treats as the end of a line. In JSON
+// they occur only in strings.
 func escapeLineEnds(line []byte) []byte {
 	for _, end := range []rune{'\u0085', '\u2028', '\u2029'} {
 		line = bytes.ReplaceAll(line, []byte(string(end)), fmt.Appendf(nil, `\u%04x`, end))
@@ -329,7 +320,7 @@ func escapeLineEnds(line []byte) []byte {
 	return line
 }
 
-// millisecondsLeft is 0 where there is no deadline, and never else.
+// millisecondsLeft returns 0 if and only if there is no deadline.
 func millisecondsLeft(ctx context.Context) int64 {
 	deadline, bounded := ctx.Deadline()
 	if !bounded {
@@ -338,7 +329,7 @@ func millisecondsLeft(ctx context.Context) int64 {
 	return max(1, time.Until(deadline).Milliseconds())
 }
 
-// nesting is how deep the arrays and objects of a JSON text go.
+// nesting returns the depth of the arrays and objects of a JSON text.
 func nesting(text []byte) int {
 	depth, deepest, inString := 0, 0, false
 	for i := 0; i < len(text); i++ {
@@ -373,10 +364,9 @@ type Result struct {
 }
 
 var (
-	// ErrUnaddressed says that a text is no result of any request.
+	// ErrUnaddressed means that a text is not the result of any request.
 	ErrUnaddressed = errors.New("not a JSON object with an id")
-	// ErrInvalid says that a result breaks the protocol, so nothing in it but
-	// its id is believed.
+	// ErrInvalid means that a result breaks the protocol. Only its id is believed.
 	ErrInvalid = errors.New("not a valid result")
 )
 
@@ -401,7 +391,7 @@ func ParseResult(text []byte) (Result, error) {
 	return result, nil
 }
 
-// fields are where the values of a result go, by their names.
+// fields returns where the value of each field is stored, by name.
 func (r *Result) fields() map[string]any {
 	return map[string]any{
 		"id": &r.ID, "outcome": &r.Outcome, "final": &r.Final, "http_status": &r.HTTPStatus, "error_class": &r.ErrorClass,
@@ -417,7 +407,7 @@ func (r Result) isValid() bool {
 		r.RetryAfterMS >= 0
 }
 
-// Evidence is the result as the engine takes it, for a tool of the class.
+// Evidence converts the result for the engine, for a tool of the class.
 func (r Result) Evidence(class dispatch.Class) dispatch.Result {
 	return dispatch.Result{
 		Outcome:     r.outcome(class),
@@ -432,8 +422,8 @@ func (r Result) Evidence(class dispatch.Class) dispatch.Result {
 	}
 }
 
-// outcome takes in_flight for doubt where a call must not be repeated: it
-// would be sent again to a provider that does not know it by its key.
+// outcome takes in_flight for doubt if a call must not be repeated: it would be sent again to a provider that does
+// not recognise its key.
 func (r Result) outcome(class dispatch.Class) dispatch.Outcome {
 	if r.Outcome == dispatch.InFlight && class == dispatch.NonIdempotent {
 		return dispatch.Ambiguous

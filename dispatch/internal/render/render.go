@@ -1,5 +1,4 @@
-// Package render turns an intent into the parts of a message, by the jq
-// expressions and templates of a tool.
+// Package render makes the parts of a message from an intent, with the jq expressions and templates of a tool.
 package render
 
 import (
@@ -18,7 +17,7 @@ import (
 // Template is text with jq placeholders: /v1/charges/{.payload.id}.
 type Template []Piece
 
-// Piece is a stretch of text, or one placeholder.
+// Piece is literal text, or one placeholder.
 type Piece struct {
 	Literal string
 	Value   *jq.Expression // nil for a literal
@@ -50,8 +49,8 @@ func ParseTemplate(text string) (Template, error) {
 	return append(parsed, Piece{Literal: literal.String()}), nil
 }
 
-// parsePlaceholder finds the brace that closes the placeholder: the first one
-// before which there stands a whole expression, since jq has braces itself.
+// parsePlaceholder finds the brace that closes the placeholder. A jq expression may contain braces, so it is the
+// first brace that has a complete expression before it.
 func parsePlaceholder(text string) (value *jq.Expression, length int, err error) {
 	err = errors.New("no } closes it")
 	for end := range len(text) {
@@ -90,13 +89,12 @@ func (t Template) Render(ctx context.Context, input any, escape func(string) (st
 	return text.String(), nil
 }
 
-// HasValue reports whether any of it depends on the intent.
+// HasValue reports whether any part depends on the intent.
 func (t Template) HasValue() bool {
 	return slices.ContainsFunc(t, func(piece Piece) bool { return piece.Value != nil })
 }
 
-// Expression compiles a setting that may be left out: "" gives nil. field names
-// it in the error.
+// Expression compiles an optional setting. It returns nil for "". field is the setting's name for the error.
 func Expression(field, source string) (*jq.Expression, error) {
 	if source == "" {
 		return nil, nil
@@ -108,8 +106,8 @@ func Expression(field, source string) (*jq.Expression, error) {
 	return compiled, nil
 }
 
-// Find is the value of an expression as text, and "" where there is no
-// expression, where it fails, or where its value is no text.
+// Find returns the value of an expression as text. It returns "" if there is no expression, if it fails, or if its
+// value is not a scalar.
 func Find(ctx context.Context, expression *jq.Expression, input any) string {
 	if expression == nil {
 		return ""
@@ -118,14 +116,14 @@ func Find(ctx context.Context, expression *jq.Expression, input any) string {
 	if err != nil {
 		return ""
 	}
-	text, _ := Scalar(value) // "" with an error
+	text, _ := Scalar(value) // Scalar returns "" with an error
 	return text
 }
 
 // AsIs escapes nothing.
 func AsIs(text string) (string, error) { return text, nil }
 
-// Scalar writes a value as text, for the places that hold only text.
+// Scalar writes a value as text. It returns an error for null, an array or an object.
 func Scalar(value any) (string, error) {
 	switch value := value.(type) {
 	case string:
@@ -136,9 +134,8 @@ func Scalar(value any) (string, error) {
 	return string(jq.Encode(value)), nil
 }
 
-// Input is the input of every expression of a tool: {payload, key, provider_ref,
-// agent_run_id, step_id, tool_name, business_scope}. It belongs to one
-// dispatch and must not be shared with another.
+// Input returns the input of every expression of a tool: {payload, key, provider_ref, agent_run_id, step_id,
+// tool_name, business_scope}. It belongs to one dispatch and must not be shared with another.
 func Input(request dispatch.Request) (map[string]any, error) {
 	var payload any
 	if len(request.Payload) > 0 {
@@ -166,16 +163,16 @@ func Input(request dispatch.Request) (map[string]any, error) {
 	}, nil
 }
 
-// TraceContext takes the W3C trace headers (https://www.w3.org/TR/trace-context,
-// https://www.w3.org/TR/baggage), and nothing else, from what the agent left
-// with the intent. Names are in lower case, and of several spellings the
-// standard's own counts, on every attempt alike; values hold no control characters.
+// TraceContext returns only the W3C trace headers (https://www.w3.org/TR/trace-context,
+// https://www.w3.org/TR/baggage) of the headers that the agent stored with the intent. Names are in lower case. If a
+// name has several spellings, the lower-case one counts, on every attempt. A value with a control character is
+// dropped.
 func TraceContext(from map[string]string) map[string]string {
-	if len(from) == 0 { // sorting nothing takes longer than that
+	if len(from) == 0 { // most intents have none, and sorting would cost more
 		return nil
 	}
 	kept := map[string]string{}
-	for _, written := range slices.Sorted(maps.Keys(from)) { // in which lower case is the last
+	for _, written := range slices.Sorted(maps.Keys(from)) { // the lower-case spelling sorts last and so overwrites the others
 		switch name := strings.ToLower(written); name {
 		case "traceparent", "tracestate", "baggage":
 			if value := from[written]; !strings.ContainsFunc(value, isControl) {
@@ -188,13 +185,13 @@ func TraceContext(from map[string]string) map[string]string {
 
 func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
-// fault says which setting of a tool made no request of an intent, and why. It has names
-// of settings and fields, and types of values, but no value.
+// fault says which setting could not be rendered for an intent, and why. It contains names of settings and fields,
+// and types of values, but no value.
 type fault struct {
 	setting    string // map, path, headers.X-Case
-	expression string // "" where it is too long to be repeated, or there is none
+	expression string // "" if it is too long to repeat, or there is none
 	reason     string
-	types      string // of what the expression read
+	types      string // the types of the fields that the expression read
 }
 
 func (f *fault) Error() string {
@@ -213,7 +210,7 @@ func failed(expression *jq.Expression, input any, err error) error {
 	return fmt.Errorf("%w: %w", &fault{expression: expression.Source(), reason: reason, types: expression.Types(input, kind)}, err)
 }
 
-// Mistyped is the error of an expression that gave no text where text belongs.
+// Mistyped returns the error of an expression whose value is not text where text is needed.
 func Mistyped(expression *jq.Expression, input, value any) error {
 	kind := jq.TypeOf(value)
 	return &fault{expression: expression.Source(), reason: "gives " + kind + " where text belongs", types: expression.Types(input, kind)}
@@ -228,8 +225,8 @@ func Value(ctx context.Context, setting string, expression *jq.Expression, input
 	return value, nil
 }
 
-// In names the setting that an error of [Template.Render] is about. Of another error it
-// keeps no word: that may quote a value.
+// In adds the setting to an error of [Template.Render]. It hides the text of any other error, which may quote a
+// value.
 func In(setting string, err error) error {
 	if err == nil {
 		return nil
@@ -242,15 +239,14 @@ func In(setting string, err error) error {
 	return fmt.Errorf("%w: %w", &fault{setting: setting, reason: "it cannot be read"}, err)
 }
 
-// Because is In for an error of the adapter's own that quotes nothing.
+// Because is [In] for an error of the adapter itself, whose text quotes no value.
 func Because(setting string, err error) error {
 	return fmt.Errorf("%w: %w", &fault{setting: setting, reason: err.Error()}, err)
 }
 
-// Refusal is the result of a payload that a tool's expressions do not take.
-// Asking again would end the same, unless it was time that ran out: that of
-// the dispatch, or of an expression, for which a process that was suspended
-// has as little.
+// Refusal returns the result for a payload that a tool's expressions cannot render. A retry would fail in the same
+// way, unless the time was too short: the dispatch's or an expression's, which also runs out while the process is
+// suspended.
 func Refusal(ctx context.Context, err error) dispatch.Result {
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
@@ -261,8 +257,8 @@ func Refusal(ctx context.Context, err error) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: dispatch.Unrenderable, Unsent: true, Problem: Problem(err)}
 }
 
-// Problem says why no request was made of an intent, as far as no value is repeated for
-// it; nil if nothing is left.
+// Problem says why no request could be made of an intent, without any value. It returns nil for an error that does
+// not come from this package.
 func Problem(err error) *dispatch.Problem {
 	var known *fault
 	if !errors.As(err, &known) {

@@ -1,7 +1,6 @@
-// Package rules says what a provider's answers mean, by the rules and the
-// expressions that an operator wrote for a tool. The adapters for HTTP and for
-// MCP share it: each brings its own kind of answer, and decides itself where no
-// rule does.
+// Package rules decides the meaning of a provider's answers by the rules and expressions that an operator wrote for
+// a tool. The adapters for HTTP and for MCP share it. Each has its own kind of answer, and decides itself if no rule
+// matches.
 package rules
 
 import (
@@ -22,26 +21,25 @@ import (
 // Verdict is the outcome that an answer proves.
 type Verdict struct {
 	Outcome    dispatch.Outcome
-	Final      bool          // another attempt with the same key would bring the same answer
+	Final      bool          // a retry with the same key would get the same answer
 	Class      string        // the error class; "" for a success
 	RetryAfter time.Duration // the least wait that a rule asks for; 0 for none
 }
 
-// Doubt is the verdict of an answer that proves nothing.
+// Doubt is the verdict for an answer that proves nothing.
 func Doubt(class string) Verdict { return Verdict{Outcome: dispatch.Ambiguous, Class: class} }
 
 // Answer is a provider's response as rules see it.
 type Answer interface {
 	// View is the input of the rules' expressions.
 	View() map[string]any
-	// Class names the failure for a rule that gives it no name.
+	// Class names the failure if the matching rule has no error name.
 	Class() string
-	// CanProve bounds what a rule may claim of the answer.
+	// CanProve reports whether the answer can prove the outcome. If not, a rule's claim is not believed.
 	CanProve(outcome dispatch.Outcome) bool
 }
 
-// Setting is one rule as the configuration has it. The adapters' own types
-// describe the fields.
+// Setting is one rule as in the configuration. The adapters' own types document the fields.
 type Setting struct {
 	When       string
 	Outcome    string
@@ -49,14 +47,14 @@ type Setting struct {
 	Error      string
 }
 
-// Rules are compiled. The first one that matches decides.
+// Rules are compiled rules. The first one that matches decides.
 type Rules []rule
 
 type rule struct {
 	when       *jq.Expression
 	outcome    dispatch.Outcome
-	retryAfter *jq.Expression // nil asks for no wait
-	class      string         // "" leaves it to the answer
+	retryAfter *jq.Expression // nil for no wait
+	class      string         // "" to use the answer's own class
 }
 
 var (
@@ -64,17 +62,16 @@ var (
 		dispatch.Completed, dispatch.Throttled, dispatch.Rejected, dispatch.CredentialsRefused, dispatch.Forbidden,
 		dispatch.InFlight, dispatch.Ambiguous, dispatch.Absent,
 	}
-	// Only what is tried again can have a time for it.
+	// A rule can set a wait only for an outcome that is tried again.
 	retried = []dispatch.Outcome{dispatch.Throttled, dispatch.InFlight, dispatch.Ambiguous}
-	// These keep the question open, so they are never claimed wrongly.
+	// These outcomes leave the effect open, so a rule can never claim them wrongly.
 	doubtful = []dispatch.Outcome{dispatch.InFlight, dispatch.Ambiguous}
 
 	className = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 )
 
-// Compile reports every problem of the rules of a tool of the class, joined.
-// bare are answers with as little content as possible, failures among them: a
-// rule that matches all of them is careless.
+// Compile returns every problem of the rules of a tool of the class, joined. bare are answers with as little content
+// as possible, some of them failures. A rule that matches all of them is an error, unless its outcome is doubtful.
 func Compile(settings []Setting, class dispatch.Class, bare ...Answer) (Rules, error) {
 	compiled := make(Rules, len(settings))
 	var problems []error
@@ -126,8 +123,8 @@ func (r rule) check(class dispatch.Class, bare []Answer) error {
 	return errors.Join(problems...)
 }
 
-// matchesAll finds a rule such as .body.error == null, which is true of an
-// error page as well.
+// matchesAll reports whether a rule matches all bare answers. One like .body.error == null does, since it is true of
+// an error page as well.
 func (r rule) matchesAll(bare []Answer) bool {
 	for _, answer := range bare {
 		if matched, err := r.matches(context.Background(), answer.View()); err != nil || !matched {
@@ -137,9 +134,8 @@ func (r rule) matchesAll(bare []Answer) bool {
 	return len(bare) > 0
 }
 
-// Judge gives the verdict of the first rule that matches; known is false where
-// none does. Where a rule fails, the answer stays in doubt: the failed rule might
-// have matched, so no later rule may decide in its place.
+// Judge returns the verdict of the first rule that matches; known is false if none matches. If a rule fails, the
+// answer stays in doubt: the failed rule might have matched, so no later rule may decide in its place.
 func (rs Rules) Judge(ctx context.Context, answer Answer) (v Verdict, known bool) {
 	if len(rs) == 0 {
 		return Verdict{}, false
@@ -177,8 +173,7 @@ func (r rule) matches(ctx context.Context, view map[string]any) (bool, error) {
 	return false, errNoCondition
 }
 
-// verdict has no wait where retry_after gives no number: the provider's header
-// and the backoff still apply.
+// verdict returns no wait if retry_after gives no number. The provider's header and the backoff still apply.
 func (r rule) verdict(ctx context.Context, answer Answer, view map[string]any) Verdict {
 	v := Verdict{Outcome: r.outcome, Class: r.class}
 	v.RetryAfter, _ = evidence.Seconds(render.Find(ctx, r.retryAfter, view))
@@ -188,30 +183,30 @@ func (r rule) verdict(ctx context.Context, answer Answer, view map[string]any) V
 	return v
 }
 
-// Reading is how one tool's answers are understood: the operator's rules, and
-// where the provider's own id of the effect stands.
+// Reading defines how one tool's answers are understood: the operator's rules, and the expression for the provider's
+// own id of the effect.
 type Reading struct {
 	Rules     Rules
-	reference *jq.Expression // nil finds no id
+	reference *jq.Expression // nil if no id is read
 	isLookup  bool
 }
 
-// NewReading reports every problem, joined.
+// NewReading returns every problem, joined.
 func NewReading(reference string, settings []Setting, spec dispatch.ToolSpec, bare ...Answer) (Reading, error) {
 	r := Reading{isLookup: spec.AnswersLookups}
 	var problems [3]error
 	r.reference, problems[0] = render.Expression("response.ref", reference)
 	r.Rules, problems[1] = Compile(settings, spec.Class, bare...)
-	// Without such a rule a lookup would take an empty list for an effect.
+	// Without a rule for absent, a lookup would take an empty list for an effect.
 	if r.isLookup && !slices.ContainsFunc(r.Rules, func(r rule) bool { return r.outcome == dispatch.Absent }) {
 		problems[2] = errors.New("response.rules: this tool answers lookups, so it must say what finding nothing looks like; add a rule with outcome: absent")
 	}
 	return r, errors.Join(problems[:]...)
 }
 
-// Refer adds the provider's id of the effect to a completed result; input is
-// the answer as the expression sees it. An effect without an id is still an
-// effect. A lookup without one is in doubt: it found something else, or nothing.
+// Refer adds the provider's id of the effect to a completed result. input is the input of the expression. An effect
+// without an id is still an effect. A lookup's answer without an id is in doubt: it describes something else, or
+// nothing.
 func (r Reading) Refer(ctx context.Context, result *dispatch.Result, input any) {
 	result.ProviderRef = evidence.Text(render.Find(ctx, r.reference, input))
 	if r.isLookup && r.reference != nil && result.ProviderRef == "" {

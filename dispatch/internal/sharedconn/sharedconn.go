@@ -1,12 +1,10 @@
-// Package sharedconn keeps the one connection that all dispatches of an adapter
-// share.
+// Package sharedconn keeps the one connection that all dispatches of an adapter share.
 //
 //	Get ──live?──▶ the connection
 //	  └──no──▶ one dial for all callers ──▶ the connection, or the dial's error
 //
-// Nothing reconnects in the background: a connection that broke is replaced
-// when a dispatch next needs one, so that nothing is sent later than a dispatch
-// lasts.
+// Nothing reconnects in the background. A broken connection is replaced when a dispatch next needs one, so that
+// nothing is sent after the end of its dispatch.
 package sharedconn
 
 import (
@@ -15,20 +13,19 @@ import (
 	"time"
 )
 
-// After a failed dial the next one waits: firstPause, then twice as long after
-// each further failure, up to longestPause. A dial that succeeds begins again.
+// After a failed dial, the next dial waits for firstPause. The pause doubles after each further failure, up to
+// longestPause. A successful dial resets it.
 const (
 	firstPause   = 10 * time.Millisecond
 	longestPause = time.Second
 )
 
-// Conn is a connection as a protocol's library gives it. Its methods are called
-// concurrently.
+// Conn is a connection of a protocol's library. Its methods are called concurrently.
 type Conn interface {
 	comparable
 	Alive() bool           // reports, without I/O, whether a dispatch may use it
 	Done() <-chan struct{} // closed once the connection has ended
-	Close()                // ends it; called at most once, also after Done
+	Close()                // ends the connection; called at most once, also after Done
 }
 
 // Shared is the connection of one adapter. It is safe for concurrent use.
@@ -40,10 +37,10 @@ type Shared[C Conn] struct {
 	running  sync.WaitGroup // dials, and connections that have not ended
 
 	mu        sync.Mutex
-	current   C           // the zero C where there is none
+	current   C           // the zero C if there is none
 	dialing   *attempt[C] // nil while no dial is under way
 	pause     time.Duration
-	notBefore time.Time // of the next dial
+	notBefore time.Time // the earliest time of the next dial
 }
 
 // attempt is one dial. Its result may be read once done is closed.
@@ -53,16 +50,15 @@ type attempt[C Conn] struct {
 	err  error
 }
 
-// New connects to nothing yet. dial makes a connection whose life does not
-// depend on the context that dial gets; that context ends after limit, or when
-// the Shared is closed.
+// New connects to nothing yet. dial makes a connection that must outlive dial's context. That context ends after
+// limit, or when the Shared is closed.
 func New[C Conn](dial func(context.Context) (C, error), limit time.Duration) *Shared[C] {
 	lifetime, end := context.WithCancel(context.Background())
 	return &Shared[C]{dial: dial, limit: limit, lifetime: lifetime, end: end}
 }
 
-// Get returns the live connection, or waits for a dial. The error is the dial's,
-// or that of ctx where ctx ends first; the dial then goes on for later callers.
+// Get returns the live connection, or waits for a dial. It returns the dial's error, or the error of ctx if ctx ends
+// first. The dial then continues for later callers.
 func (s *Shared[C]) Get(ctx context.Context) (C, error) {
 	var none C
 	s.mu.Lock()
@@ -114,10 +110,9 @@ func (s *Shared[C]) connect(dialing *attempt[C], notBefore time.Time) {
 	})
 }
 
-// Forget makes the next Get dial, although the connection seems to live. It
-// does not close the connection, on which other dispatches may still wait; the
-// caller sees to its end, and Close ends it at the latest. Forget reports
-// whether the connection was the current one, which is true once.
+// Forget makes the next Get dial, although the connection seems to live. It does not close the connection, since
+// other dispatches may still wait on it. The caller must end the connection; otherwise Close ends it. Forget reports
+// whether the connection was the current one, which is true only once.
 func (s *Shared[C]) Forget(conn C) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,8 +124,8 @@ func (s *Shared[C]) Forget(conn C) bool {
 	return true
 }
 
-// Close cancels a dial and ends every connection, also forgotten ones. It returns
-// when all have ended. Call no Get at the same time or later.
+// Close cancels a dial and ends every connection, also forgotten ones. It returns when all have ended. Get must not
+// be called during or after Close.
 func (s *Shared[C]) Close() {
 	s.end()
 	s.running.Wait()

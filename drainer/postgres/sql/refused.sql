@@ -1,7 +1,6 @@
 -- $1 worker, $2 providers, $3 seconds that a row may wait for a gate that is shut because this side was refused,
 -- $4 how many rows at most. Claims those rows, for the same transaction to settle. What a fallback may have
--- applied waits for the fallback. A fallback whose operation is shut puts a row back for a minute each time, so such a row
--- is hardly ever due.
+-- applied waits for the fallback.
 WITH shut AS MATERIALIZED (
   SELECT name FROM outbox.provider
   WHERE name = ANY ($2::text[]) AND state <> 'closed' AND reason = 'credentials_refused'
@@ -14,7 +13,7 @@ WITH shut AS MATERIALIZED (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
     SELECT due.ctid FROM shut CROSS JOIN LATERAL outbox.queued_tenants(shut.name) AS t (tenant) CROSS JOIN LATERAL (
       SELECT ctid FROM outbox.queue q
-      WHERE q.provider = shut.name AND q.tenant = t.tenant AND q.next_attempt_at <= now() + interval '1 minute' AND q.via IS NULL
+      WHERE q.provider = shut.name AND q.tenant = t.tenant AND q.next_attempt_at <= now() AND q.via IS NULL
         AND q.era >= (SELECT before_era FROM outbox.in_doubt())  -- something may have been sent
         AND (SELECT i.created_at FROM outbox.intent i WHERE i.id = q.intent_id) <= now() - make_interval(secs => $3::float8)
       ORDER BY q.next_attempt_at, q.intent_id LIMIT $4::int FOR UPDATE SKIP LOCKED) due

@@ -1,4 +1,5 @@
-// Package protocoltest holds messages against the published schema.
+// Package protocoltest checks messages against the published schema, and directs adapters in other processes in
+// tests.
 package protocoltest
 
 import (
@@ -52,7 +53,7 @@ func Published(t testing.TB) Schema {
 	return schema
 }
 
-// Check fails the test where the text is not such a message.
+// Check fails the test if the text is not a valid message of this kind.
 func (s Schema) Check(t testing.TB, message string, text []byte) {
 	t.Helper()
 	if err := s.Validate(message, text); err != nil {
@@ -60,7 +61,7 @@ func (s Schema) Check(t testing.TB, message string, text []byte) {
 	}
 }
 
-// Validate says what keeps the text from being such a message.
+// Validate returns why the text is not a valid message of this kind, or nil.
 func (s Schema) Validate(message string, text []byte) error {
 	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
@@ -69,27 +70,26 @@ func (s Schema) Validate(message string, text []byte) error {
 	return s.messages[message].Validate(value)
 }
 
-// Stage directs an adapter in another process: the process passes every request
-// to it and obeys its directions. It belongs to a test.
+// Stage directs an adapter in another process during a test. The process passes every request to the stage and obeys
+// its directions.
 type Stage struct {
 	t    *testing.T
 	path string
 
 	mu        sync.Mutex
-	listener  net.Listener // nil while the process is to be unreachable
+	listener  net.Listener // nil while the process must be unreachable
 	players   []net.Conn
 	situation dispatchtest.Situation
 	received  []dispatchtest.Message
 }
 
-// Direction says what a process must do with a request. Neither of the two is
-// to leave it unanswered.
+// Direction says how a process must handle a request. The zero Direction leaves the request unanswered.
 type Direction struct {
 	Say string `json:"say"`
 	Die bool   `json:"die"`
 }
 
-// NewStage opens a stage.
+// NewStage opens a stage that ends with the test.
 func NewStage(t *testing.T) *Stage {
 	t.Helper()
 	directory, err := os.MkdirTemp("", "stage") // a socket's path must be short
@@ -105,11 +105,10 @@ func NewStage(t *testing.T) *Stage {
 	return s
 }
 
-// Path is for [Enter] in the other process.
+// Path is the address for [Play] in the other process.
 func (s *Stage) Path() string { return s.path }
 
-// Enter changes the situation. Where the situation is Unreachable, every process
-// ends, and none can begin.
+// Enter changes the situation. In the situation Unreachable, every process ends, and none can start.
 func (s *Stage) Enter(situation dispatchtest.Situation) {
 	if situation == dispatchtest.Unreachable {
 		s.close()
@@ -121,7 +120,7 @@ func (s *Stage) Enter(situation dispatchtest.Situation) {
 	s.situation = situation
 }
 
-// Received is every request so far.
+// Received returns every request so far.
 func (s *Stage) Received() []dispatchtest.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,10 +210,10 @@ func (s *Stage) direction(line []byte) Direction {
 	return say("completed")
 }
 
-// arrived leaves out what is another on every attempt.
+// arrived removes the fields that differ on every attempt.
 func arrived(line []byte) dispatchtest.Message {
 	var fields map[string]json.RawMessage
-	_ = json.Unmarshal(line, &fields) // it was read before
+	_ = json.Unmarshal(line, &fields) // direction has parsed it already
 	for _, changing := range []string{"id", "attempt", "deadline_ms"} {
 		delete(fields, changing)
 	}
@@ -225,14 +224,14 @@ func arrived(line []byte) dispatchtest.Message {
 	return dispatchtest.Message{Key: key, Body: body.Bytes()}
 }
 
-// Player is the other process's end of a stage.
+// Player is the connection of the other process to a stage.
 type Player struct {
 	mu     sync.Mutex
 	conn   net.Conn
 	reader *bufio.Reader
 }
 
-// Play enters the stage at the path. The process ends when the stage does.
+// Play connects to the stage at the path. The process ends when the stage ends.
 func Play(path string) *Player {
 	conn, err := net.Dial("unix", path)
 	if err != nil {
@@ -249,7 +248,7 @@ func Play(path string) *Player {
 	return &Player{conn: conn, reader: bufio.NewReader(conn)}
 }
 
-// Ask passes on a request, as one line, and returns the direction for it.
+// Ask sends a request to the stage, as one line, and returns the direction for it.
 func (p *Player) Ask(line []byte) Direction {
 	p.mu.Lock()
 	defer p.mu.Unlock()
