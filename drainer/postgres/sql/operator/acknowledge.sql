@@ -1,4 +1,6 @@
--- $1 incidents, $2 who, $3 why, $4 when they were shown (null for not at all): one that opened since is left. A collision is over when it happens, and so are a refusal and a first replay: there is nothing more to wait for.
+-- $1 incidents, $2 operator, $3 reason, $4 when they were shown (null: not at all). An incident that was opened since
+-- then is not changed. A collision, a refused intent and a first replay have no cause that could go away later, so the
+-- acknowledgement resolves them.
 WITH before AS MATERIALIZED (
   SELECT * FROM outbox.incident WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE
 ), changed AS (
