@@ -291,6 +291,7 @@ type Incident struct {
 	Reason         *string    `json:"reason"`
 	ResolvedAt     *time.Time `json:"resolved_at"`
 	ResolvedBy     *string    `json:"resolved_by"`
+	NoRetry        bool       `json:"-"` // its saga has not failed, so acknowledging a compensation_failed resolves it
 }
 
 // NoTool says why an incident without a tool has no tool.
@@ -401,7 +402,7 @@ func acknowledging(incident Incident) Acknowledging {
 		would.Refused = "it is resolved"
 	case incident.AcknowledgedBy != nil:
 		would.Refused = *incident.AcknowledgedBy + " acknowledged it before"
-	case slices.Contains([]string{"key_collision", "refused_intent", "first_replay"}, incident.Kind):
+	case slices.Contains([]string{"key_collision", "refused_intent", "first_replay"}, incident.Kind), incident.NoRetry:
 		would.After = "resolved" // it has no cause that could go away later
 	default:
 		would.After = "acknowledged"

@@ -258,6 +258,10 @@ const (
 	compensateSQL = `SELECT WHERE outbox.operate_run($1::text, 'compensate', $2::text, $3::text)`
 )
 
+// A completed undo is not written to any more.
+const holdUndosSQL = `SELECT count(*) FROM outbox.hold(ARRAY(SELECT id FROM outbox.intent u WHERE agent_run_id = $1::text AND compensates IS NOT NULL
+	AND NOT EXISTS (SELECT FROM outbox.attempt a WHERE a.intent_id = u.id AND a.status = 'completed')))`
+
 // SagaError says why a saga is not changed, and what can be done instead.
 type SagaError struct{ State, Cure string }
 
@@ -414,7 +418,8 @@ func (a RunAction) preview(story *RunStory, open []standing) *RunPreview {
 }
 
 // changeSaga runs a statement that changes a saga, and then, if it returned a row, the function then in the same
-// transaction. If it returned no row, the error says why, with cure as the remedy.
+// transaction. If it returned no row, the error says why, with cure as the remedy. It locks the undos before the saga, as
+// late evidence and other operators do. Otherwise each could wait for the other.
 func (c *Console) changeSaga(ctx context.Context, agentRunID string, by Signature, statement, cure string,
 	then func(context.Context, pgx.Tx, string, Signature) error,
 ) error {
@@ -422,6 +427,9 @@ func (c *Console) changeSaga(ctx context.Context, agentRunID string, by Signatur
 		return err
 	}
 	err := pgx.BeginTxFunc(ctx, c.conn, pgpool.Transaction, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, holdUndosSQL, agentRunID); err != nil {
+			return fmt.Errorf("hold its undos: %w", err)
+		}
 		tag, err := tx.Exec(ctx, statement, agentRunID, by.name(), by.Reason)
 		switch {
 		case err != nil:

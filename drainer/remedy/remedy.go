@@ -97,10 +97,10 @@ func ExitCodes() string {
 var Undos = []Error{
 	{"no_reversal", "its tool says neither `compensate_with` nor `compensation: none`", "undo it by hand, or configure it, then `sagas retry`"},
 	{"reversal_window_expired", "it is older than the tool's `reversal_window`", "settle it with the provider, then `sagas retry --undone`"},
-	{"undo_failed", "the undo was refused, or its outcome is not known", "`sagas show` has its attempts; then `sagas retry`, or undo it by hand"},
-	{"undo_payload_failed undo_payload_no_object undo_payload_incomplete undo_payload_unstorable undo_payload_timeout", "`compensate_with.payload` fails, gives no object, one with a null, more than 1 MiB or what Postgres cannot store, or takes over a second", "correct the expression, and `sagas retry`"},
-	{"late_effect", "it, or its undo, completed after the rollback", "`sagas retry`"},
-	{"steps_forgotten", "steps were [pruned](retention.md#runs-in-use); the others are undone", "look for them at the providers, then `sagas resolve`"},
+	{"undo_failed", "the undo was refused, or its outcome is unknown", "`sagas show`; then `sagas retry`, or undo it by hand"},
+	{"undo_payload_failed undo_payload_no_object undo_payload_incomplete undo_payload_unstorable undo_payload_timeout", "`compensate_with.payload` fails, gives no object, one with a null, more than 1 MiB or what Postgres cannot store, or takes over a second", "correct it, then `sagas retry`"},
+	{"late_effect", "it, or its undo, completed after the rollback or an undo by hand", "`sagas retry`; if the saga has not failed, settle it and acknowledge"},
+	{"steps_forgotten", "steps were [pruned](retention.md#runs-in-use); the others are undone", "look at the providers, then `sagas resolve`"},
 }
 
 // Attempts lists the error classes of attempts, by their source.

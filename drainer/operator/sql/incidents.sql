@@ -9,7 +9,8 @@ SELECT i.id, i.kind,
         JOIN outbox.incident f ON f.id = p.incident_id LEFT JOIN outbox.intent ft ON ft.id = f.intent_id
         WHERE f.kind = i.kind AND (i.kind = 'unconfigured_provider' OR ft.provider IS NOT DISTINCT FROM t.provider)
           AND p.told_at >= i.opened_at AND p.newest >= i.opened_at),
-       i.acknowledged_at, i.acknowledged_by, i.reason, i.resolved_at, i.resolved_by
+       i.acknowledged_at, i.acknowledged_by, i.reason, i.resolved_at, i.resolved_by,
+       i.kind = 'compensation_failed' AND EXISTS (SELECT FROM outbox.saga s WHERE s.agent_run_id = i.agent_run_id AND s.state <> 'compensation_failed')
 FROM outbox.incident i LEFT JOIN outbox.intent t ON t.id = i.intent_id
 WHERE ($1::boolean OR i.resolved_at IS NULL) AND (NOT $10::boolean OR i.acknowledged_at IS NULL) AND ($2::text = '' OR i.kind = $2::text)
   AND ($4::bigint[] IS NULL OR i.id = ANY ($4::bigint[]))
