@@ -150,8 +150,8 @@ lint: ## check style, the import rules and the words of texts
 	$(GO) run $(LINTER) run
 	$(GO) run ./internal/plainwords
 
-bench: ## measure every goal of docs/benchmarks.md, about an hour
-	@{ $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 2h ./integration/bench && \
+bench: ## measure every goal of docs/benchmarks.md, about two hours
+	@{ $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 4h ./integration/bench && \
 	  $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 5x ./clients && \
 	  cd producer/tests && $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 5x .; } | tee /dev/stderr | \
 	  $(GO) run ./integration/bench/goals -bench '$(BENCH)'

@@ -1,10 +1,12 @@
--- $1 runs, $2 their versions, $5 the plans of those that have none written down, $3 how many bytes of payloads
--- and responses to return, $4 how many bytes a step may have that is not yet next, $6 the tools of whose payloads an
--- undo's is made, $7 of whose responses: all others stay here, and count no bytes. The steps at the next places of each plan
--- that still stand as completed, and how far they are undone. One step has its undo at a time, so that few places are
--- looked at. Older attempts than the newest are read only where there can be any, and where it does not tell.
--- Bytes are those of the text, as it is read: a few bytes of jsonb can be a megabyte of it. A large response is
--- counted as large as it can be. What goes beyond the bytes is left for another look.
+-- $1 runs, $2 the versions of their sagas, $3 how many bytes of payloads and responses to return, $4 how many bytes
+-- a step may have that is not the first, $5 the plans that are not written down yet, $6 the tools whose undo's
+-- payload is made of the step's payload, $7 the tools whose undo's payload is made of the step's response. Payloads
+-- and responses of other tools are not returned, and count no bytes.
+-- Returns, for each run, the steps at the next 7 places of its plan that are still completed, and the status of their
+-- undos. Only one step of a run is undone at a time, so 7 places are enough. Attempts before the newest are read
+-- only if there can be any, and if the newest does not tell enough.
+-- Bytes are those of the text: a few bytes of jsonb can be a megabyte of text. A large response is counted with the
+-- size that it can have at most. Steps beyond the bytes are left to the next look.
 WITH next AS (
   SELECT s.agent_run_id, s.xmin::text AS version, s.place + coalesce(at.n, 8) - 1 AS place, pg_catalog.cardinality(s.plan) AS planned, at.*,
          at.is_final AND s.place + 6 >= pg_catalog.cardinality(s.plan) AS is_last
@@ -27,19 +29,19 @@ WITH next AS (
          i.step_id, i.tool_name, i.business_scope, i.payload, i.payload_bytes, i.namespace,
          done.response, done.provider_ref, coalesce(done.served_by, doubt.served_by) AS served_by,
          coalesce(coalesce(done.served_by, doubt.served_by) || '/' || substr(i.tool_name, strpos(i.tool_name, '/'::text) + 1), i.tool_name) AS tool,
-         -- when the effect can have happened at the earliest: the window to undo it counts from there
+         -- since when the effect can exist at the earliest: the window to undo it begins there
          extract(epoch FROM now() - CASE WHEN next.attempt = 1 THEN next.started_at ELSE (
            SELECT min(a.started_at) FROM outbox.attempt a
            WHERE a.intent_id = next.intent_id AND NOT a.lookup AND a.outcome IN ('completed', 'ambiguous', 'lost', 'in_flight')) END)::float8 AS age,
-         -- an attempt and an operator come before a new key, and another attempt after it
+         -- a new key needs an attempt and an operator's entry before it, and an attempt after it
          CASE WHEN next.attempt > 2 THEN (SELECT generation FROM outbox.generation g WHERE g.intent_id = next.intent_id) END AS generation,
          u.id AS undo_id, undo.status AS undo, undo.finished_at IS NOT NULL AS undo_ended
   FROM next
-  -- LIMIT keeps each of these one look a step: a join could read all undos that there are
+  -- LIMIT makes each of these one index look a step: a join could read all undos
   LEFT JOIN LATERAL (SELECT * FROM outbox.intent WHERE id = next.intent_id LIMIT 1) i ON true
   LEFT JOIN LATERAL (SELECT id FROM outbox.intent WHERE compensates = next.intent_id LIMIT 1) u ON true
   LEFT JOIN LATERAL (
-    -- the attempt that had the effect, or the operator who said so
+    -- the attempt that had the effect, or the entry of the operator who resolved the intent as completed
     SELECT next.response, next.provider_ref, next.served_by, next.outcome WHERE next.is_effect
     UNION ALL (
       SELECT response, provider_ref, served_by, outcome FROM outbox.attempt a
@@ -47,7 +49,7 @@ WITH next AS (
       ORDER BY a.attempt DESC LIMIT 1)
   ) done ON true
   LEFT JOIN LATERAL (
-    -- what a human or a lookup found to be completed was done by the one who left the doubt
+    -- if a human or a lookup resolved the intent, the effect is from the provider of the last attempt in doubt
     SELECT served_by FROM outbox.attempt a
     WHERE done.outcome = 'resolved' AND a.intent_id = next.intent_id AND NOT a.lookup AND a.outcome IN ('ambiguous', 'lost', 'in_flight')
     ORDER BY a.attempt DESC LIMIT 1

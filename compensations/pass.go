@@ -27,57 +27,56 @@ import (
 )
 
 const (
-	// sweepInterval bounds how long a saga that can move stands still when another
-	// process has marked it.
+	// sweepInterval bounds how long a due saga waits that another process has marked.
 	sweepInterval = 500 * time.Millisecond
-	// lease is how long sagas stand still whose process died in a pass; a pass that
-	// is slower than three quarters of it gives up.
+	// lease is how long a saga waits after its process died in a pass. A pass gives up
+	// after three quarters of the lease.
 	lease = 12 * time.Second
-	// batch is how many sagas are taken at once, and portion how many steps a plan has.
+	// batch is how many sagas a pass takes at most, and portion how many steps a plan has at most.
 	batch, portion = 500, 1000
-	// maxBytes bounds what is read of effects at once, and what is made of them;
-	// a single step may be larger.
+	// maxBytes bounds the payloads and responses that a pass reads at once, and the undo
+	// payloads that it makes of them. A single step may be larger.
 	maxBytes = 4 << 20
-	// maxReady bounds in bytes what a pass makes ready of the undos that follow one, and
-	// readyFor how long it counts: an undo may wait, and the configuration may change.
+	// maxReady bounds the bytes of the payloads that a pass makes in advance for later undos. readyFor is how
+	// long a decision in advance is valid: an undo may wait, and the configuration may change.
 	maxReady, readyFor = 16 << 10, time.Minute
-	// patience is how long payloads are made before what is decided is written down. An evaluation may take
-	// seconds, and a pass that ends before that has moved nothing.
+	// patience is how long a pass makes payloads before it writes its decisions down. An evaluation may take
+	// seconds, and a pass whose time is over before it writes has moved nothing.
 	patience    = lease / 12
 	connections = 2
-	// lookInterval is how often River has some process move sagas, and looks how many at most. It shows that
-	// passes come round, and moves sagas where the sweeps of other processes hang.
+	// lookInterval is how often River has one process move sagas, and looks is how many sagas it moves at most.
+	// This job shows that passes are made, and moves sagas even if the sweeps of other processes hang.
 	lookInterval, looks = 10 * time.Second, 20
-	// unknownDelay leaves a saga to a process that knows its tool.
+	// unknownDelay is how long a saga waits for a process whose configuration has its tool.
 	unknownDelay = 2 * time.Second
 )
 
-// Saga undoes what runs have completed, one step at a time.
+// Saga undoes the completed steps of runs, one step at a time.
 type Saga struct {
 	pool     *pgxpool.Pool
-	tools    atomic.Pointer[tools] // as configured now; one pass uses one configuration throughout
+	tools    atomic.Pointer[tools] // the current configuration; a pass uses the one that it began with
 	observer *observer
 	log      *slog.Logger
 	marked   chan struct{}
-	apart    sync.RWMutex // held alone for a saga that an earlier pass has left behind
+	apart    sync.RWMutex // write-locked for a saga that an earlier pass left taken: it could kill the process
 }
 
-// tools are policies, ready to be used.
+// tools are policies with their compiled mappings.
 type tools struct {
 	policies    Policies
 	mappings    map[string]*Mapping // by the expression
 	withoutUndo []string
-	ofPayload   []string // whose undo is made of the effect's payload
-	ofResponse  []string // whose undo is made of the effect's response
+	ofPayload   []string // tools whose undo's payload is made of the step's payload
+	ofResponse  []string // tools whose undo's payload is made of the step's response
 }
 
-// OpenPool connects lazily, with the connections that passes need.
+// OpenPool returns a pool of as many connections as passes need. It connects lazily.
 func OpenPool(ctx context.Context, database *pgpool.Database) (*pgxpool.Pool, error) {
 	return pgpool.Open(ctx, database, connections)
 }
 
-// New does nothing before [Saga.Run]. The pool is the caller's. It fails for a
-// reversal whose payload does not compile.
+// New returns a Saga that does nothing before [Saga.Run]. The caller closes the pool. New fails if the payload
+// expression of a reversal does not compile.
 func New(pool *pgxpool.Pool, policies Policies, log *slog.Logger, registerer prometheus.Registerer) (*Saga, error) {
 	s := &Saga{pool: pool, log: log, marked: make(chan struct{}, 1)}
 	use, err := s.Prepare(policies)
@@ -89,8 +88,7 @@ func New(pool *pgxpool.Pool, policies Policies, log *slog.Logger, registerer pro
 	return s, nil
 }
 
-// Prepare readies other policies, and fails where New would. They count once
-// use is called.
+// Prepare compiles other policies, and fails like New. They take effect once use is called.
 func (s *Saga) Prepare(policies Policies) (use func(), err error) {
 	mappings := map[string]*Mapping{}
 	for provider, operations := range policies {
@@ -107,13 +105,12 @@ func (s *Saga) Prepare(policies Policies) (use func(), err error) {
 	return func() { s.tools.Store(prepared) }, nil
 }
 
-// Settled says what a settlement meant for sagas: that it marked some, and how many
-// undos it enqueued and how many sagas it ended by what a pass had made ready. It never
-// waits, as the lanes must not.
+// Settled reports to s what a settlement did to sagas: whether it marked any, and how many undos it enqueued
+// and how many sagas it ended by decisions that a pass made in advance. It never blocks, since lanes call it.
 func (s *Saga) Settled(marked bool, undos, compensated int) {
 	s.observer.outcomes.WithLabelValues(outcomes[Undo]).Add(float64(undos))
 	s.observer.outcomes.WithLabelValues(outcomes[Finish]).Add(float64(compensated))
-	if compensated > 0 { // many may end at once
+	if compensated > 0 { // one line for all, since many may end at once
 		s.log.Info("sagas", "outcome", outcomes[Finish], "runs", compensated)
 	}
 	if !marked {
@@ -125,8 +122,8 @@ func (s *Saga) Settled(marked bool, undos, compensated int) {
 	}
 }
 
-// Run moves sagas until ctx ends. Each process does so by itself, beside the looks of River: if one is
-// killed, the others do not wait for anything.
+// Run moves sagas until ctx ends. Each process does so for itself, in addition to River's job: if a process is
+// killed, the others go on without a delay.
 func (s *Saga) Run(ctx context.Context) error {
 	var passes sync.WaitGroup
 	for range connections {
@@ -136,8 +133,8 @@ func (s *Saga) Run(ctx context.Context) error {
 	return nil
 }
 
-// sweep is one of several: while one waits for the database, another one reads or
-// makes payloads. No saga is taken by two.
+// sweep makes passes until ctx ends. Several sweeps run in a process: while one waits for the database, another
+// makes payloads. No two of them take the same saga.
 func (s *Saga) sweep(ctx context.Context) {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
@@ -161,21 +158,21 @@ func (s *Saga) sweep(ctx context.Context) {
 
 var _ jobs.Part = (*Saga)(nil)
 
-// lookArgs is the leader's job that passes over the sagas once.
+// lookArgs is the job by which River has one process move sagas.
 type lookArgs struct{}
 
 func (lookArgs) Kind() string { return jobs.KindSagaLook }
 
-// InsertOpts leave out retries: the next look comes soon.
+// InsertOpts turns retries off, since the next look comes soon.
 func (lookArgs) InsertOpts() river.InsertOpts { return river.InsertOpts{MaxAttempts: 1} }
 
-// Kinds are those of its jobs.
+// Kinds implements [jobs.Part].
 func (s *Saga) Kinds() []string { return []string{lookArgs{}.Kind()} }
 
-// Register adds the worker that passes over the sagas.
+// Register adds the worker that moves sagas.
 func (s *Saga) Register(workers *river.Workers) { river.AddWorker(workers, &lookWorker{saga: s}) }
 
-// Periodic is the look.
+// Periodic returns the look. It starts when the process begins to lead, and then each lookInterval.
 func (s *Saga) Periodic() []*river.PeriodicJob {
 	return []*river.PeriodicJob{river.NewPeriodicJob(
 		river.PeriodicInterval(lookInterval),
@@ -189,12 +186,12 @@ type lookWorker struct {
 	saga *Saga
 }
 
-// errLook is all that River's table keeps of a failure, whose own text may repeat a payload.
+// errLook replaces the cause of a failure in River's table, since the cause's text may repeat a payload.
 var errLook = errors.New("sagas could not be looked at; see the log of a drainer")
 
-// Work moves a few sagas, each by a pass of its own. A saga that fails its pass is no sign that passes do not come round: it
-// is logged, and shows by its age. The look keeps the sweeps of its process waiting no longer than one of them would, and
-// waits for none that has a saga apart.
+// Work moves a few sagas, each by a pass of its own. If the pass of a saga fails, the job does not: other passes are
+// made, and the saga's failure is logged and shows by the saga's age. Work keeps the sweeps of its process waiting no
+// longer than a sweep would. It fails at once while a sweep holds apart.
 func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
 	ctx, cancel := context.WithTimeout(ctx, lease*3/4)
 	defer cancel()
@@ -202,7 +199,7 @@ func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
 		return errLook
 	}
 	defer w.saga.apart.RUnlock()
-	var failed error // the last one: one line a look
+	var failed error // the last error; each look logs at most one line
 	defer func() {
 		if failed != nil {
 			w.saga.log.Warn("cannot move sagas now; the next look will", "error", failed)
@@ -223,9 +220,8 @@ func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
 	return nil
 }
 
-// Advance moves the sagas that are marked, or these runs' at any rate, until there
-// is none left that can move. It may be called at any time, and by several
-// processes.
+// Advance moves all due sagas until none is due any more. If runs are given, it moves only the sagas of these
+// runs, marked or not. It may be called at any time, also by several processes at once.
 func (s *Saga) Advance(ctx context.Context, runs ...string) error {
 	if len(runs) > 0 {
 		untaken := make([]taken, len(runs))
@@ -247,7 +243,7 @@ func (s *Saga) Advance(ctx context.Context, runs ...string) error {
 		if fresh > 0 && time.Since(looked) < sweepInterval {
 			continue
 		}
-		// A saga that killed a process would take others with it again: it comes alone.
+		// A saga that an earlier pass left taken may have killed its process, so it gets a pass of its own.
 		s.apart.Lock()
 		again, err := s.pass(ctx, 1, runs, true)
 		s.apart.Unlock()
@@ -258,7 +254,8 @@ func (s *Saga) Advance(ctx context.Context, runs ...string) error {
 	}
 }
 
-// pass takes sagas, and moves each of them one step. It returns how many there were.
+// pass takes at most limit sagas and moves each of them one step. It takes sagas that an earlier pass left taken if
+// again is true, and only others if it is false. It returns how many it took.
 func (s *Saga) pass(ctx context.Context, limit int, runs []string, again bool) (int, error) {
 	sagas, err := s.take(ctx, limit, runs, again)
 	if err != nil || len(sagas) == 0 {
@@ -281,7 +278,7 @@ func (s *Saga) pass(ctx context.Context, limit int, runs []string, again bool) (
 	return count, errors.Join(failures...)
 }
 
-// parts keeps sagas together as long as they have few steps to be planned.
+// parts divides sagas into parts of at most portion steps to be planned. A single saga may have more.
 func parts(sagas []taken) (parts [][]taken) {
 	steps := 0
 	for i, t := range sagas {
@@ -293,8 +290,8 @@ func parts(sagas []taken) (parts [][]taken) {
 	return parts
 }
 
-// isolate tries each saga for itself where all of them together fail: one may be what
-// fails the others. What this process could not move it gives back.
+// isolate advances sagas together. If that fails, it tries each saga alone, since a single one may have failed all.
+// It releases a saga that could not be moved, unless the saga's own data is the cause.
 func (s *Saga) isolate(ctx context.Context, sagas []taken, advance func(context.Context, []taken) error) error {
 	err := advance(ctx, sagas)
 	switch {
@@ -307,21 +304,21 @@ func (s *Saga) isolate(ctx context.Context, sagas []taken, advance func(context.
 		}
 		return errors.Join(failures...)
 	case len(sagas) == 1 && isOfTheData(err):
-		return err // it stays taken: after three such passes a human has to look
+		return err // the saga stays taken: after three such passes a human is paged
 	}
 	giveBack, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	return errors.Join(err, s.release(giveBack, sagas))
 }
 
-// isOfTheData recognises errors that the next pass would meet again: the classes 22, "data
-// exception", 23, "integrity constraint violation", and 54, "program limit exceeded".
+// isOfTheData reports whether the next pass would meet the same error. These are the errors of class 22 (data
+// exception), 23 (integrity constraint violation) and 54 (program limit exceeded).
 func isOfTheData(err error) bool {
 	var refusal *pgconn.PgError
 	return errors.As(err, &refusal) && slices.ContainsFunc([]string{"22", "23", "54"}, func(class string) bool { return strings.HasPrefix(refusal.Code, class) })
 }
 
-// advance is the second and the third part of a pass, for sagas that are taken.
+// advance does the second and the third part of a pass, look and move, for sagas that are taken.
 func (s *Saga) advance(ctx context.Context, sagas []taken, tools *tools, deadline time.Time) error {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -333,7 +330,7 @@ func (s *Saga) advance(ctx context.Context, sagas []taken, tools *tools, deadlin
 			delete(left, t.run)
 		}
 	}
-	var stale []taken // there was news of them
+	var stale []taken // sagas that have changed since they were taken
 	if len(unplanned) > 0 {
 		plans, err := s.plan(ctx, unplanned, tools.withoutUndo)
 		if err != nil {
@@ -378,8 +375,9 @@ func (s *Saga) advance(ctx context.Context, sagas []taken, tools *tools, deadlin
 	return s.release(ctx, stale)
 }
 
-// decide also makes the undos' payloads, until they are many bytes or have taken long: an undo that
-// cannot be made fails the saga like one that is refused.
+// decide returns the moves for the first of the places, and makes the undos' payloads. It stops once these are more
+// than maxBytes, or have taken longer than patience. If a payload cannot be made, the saga fails as if its undo had
+// been refused.
 func (s *Saga) decide(ctx context.Context, places []place, tools *tools) (moves []move, err error) {
 	never, now, later := (*float64)(nil), new(float64), unknownDelay.Seconds()
 	bytes, began := 0, time.Now()
@@ -411,7 +409,7 @@ func (s *Saga) decide(ctx context.Context, places []place, tools *tools) (moves 
 				m.delay = &later
 			}
 		case Undo:
-			m.delay = never // its settlement marks the saga, or goes on by itself
+			m.delay = never // the undo's settlement marks the saga, or carries out the decision in advance
 			if m.ready, err = ahead(ctx, p, tools, began.Add(patience)); err != nil {
 				return nil, err
 			}
@@ -432,9 +430,8 @@ func (s *Saga) decide(ctx context.Context, places []place, tools *tools) (moves 
 	return moves, nil
 }
 
-// readyStep is the decision of a pass on a place of the plan that comes later: an undo, or,
-// without a tool, that the saga ends there as compensated. Until is in seconds since
-// 1970, by the database's clock.
+// readyStep is a pass's decision in advance on a later place of the plan: an undo, or, if Tool is empty, that the
+// saga ends there as compensated. Until is when the decision expires, in seconds since 1970 by the database's clock.
 type readyStep struct {
 	Step    string          `json:"step,omitempty"` // the undo's step_id
 	Tool    string          `json:"tool,omitempty"`
@@ -442,8 +439,8 @@ type readyStep struct {
 	Until   float64         `json:"until"`
 }
 
-// ahead decides the places that follow an undo, as JSON by their number; null if it decides none.
-// It stops at the first that needs a look of its own, or that comes late.
+// ahead decides the places that follow an undo. It returns the decisions as a JSON object by the number of the place,
+// or nil if it decides none. It stops at the first place that needs a pass of its own, at maxReady bytes, or at end.
 func ahead(ctx context.Context, p place, tools *tools, end time.Time) (*string, error) {
 	ready, bytes, latest := map[string]readyStep{}, 0, p.now+readyFor.Seconds()
 	at, isLast := p.at, p.isLast
@@ -486,7 +483,8 @@ func ahead(ctx context.Context, p place, tools *tools, end time.Time) (*string, 
 	return &text, nil
 }
 
-// payload is nil where the undo sends the step's own payload: the database copies it.
+// payload returns the payload of a step's undo. It is nil if the undo sends the step's own payload, which the
+// database copies.
 func (t *tools) payload(ctx context.Context, step Step) (json.RawMessage, error) {
 	policy, _ := t.policies.of(step)
 	if policy.Reversal.Payload == "" {
@@ -495,15 +493,15 @@ func (t *tools) payload(ctx context.Context, step Step) (json.RawMessage, error)
 	return t.mappings[policy.Reversal.Payload].Payload(ctx, step.Effect)
 }
 
-// observer shows what sagas come to. Each action is counted by the process
-// that took it, so that the fleet's counters add up.
+// observer counts and logs the outcomes of sagas. Only the process that took an action counts it, so that the
+// fleet's counters add up.
 type observer struct {
 	outcomes *prometheus.CounterVec
 	log      *slog.Logger
-	unknown  rate.Sometimes // a saga is looked at again every other second
+	unknown  rate.Sometimes // limits a warning that would come again after each unknownDelay
 }
 
-// outcomes name the actions that are counted and logged.
+// outcomes names the actions that are counted and logged.
 var outcomes = map[Action]string{Undo: "undo_enqueued", Fail: "compensation_failed", Finish: "compensated"}
 
 func newObserver(log *slog.Logger, registerer prometheus.Registerer) *observer {

@@ -500,46 +500,63 @@ func TestAnEffectThatComesLateIsAnIncident(t *testing.T) {
 	}
 }
 
-// An undo that a dead worker made is made again, under a new key where an operator asks for one.
+// An undo that a dead worker made is made again, under a new key where an operator asks for one. An operator may have
+// undone the step by hand as well: then it is undone twice, and a human is told.
 func TestAnUndoThatIsKnownLateIsNotMadeAgain(t *testing.T) {
 	t.Parallel()
-	for name, ends := range map[string]string{"it waits to be tried again": "begun", "it is on record as failed": "compensation_failed"} {
-		t.Run(name, func(t *testing.T) {
+	for _, test := range []struct {
+		name             string
+		refused, byHand  bool
+		saga, stepStands string // before and after it is known
+	}{
+		{"it waits to be tried again", false, false, "begun", "completed"},
+		{"it is on record as failed", true, false, "compensation_failed", "compensation_failed"},
+		{"its step was undone by hand", true, true, "begun", "compensated"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			step := w.completed("shop/order", 1)[0]
+			steps := w.completed("shop/order", 2)
 			w.rejected()
 			w.advance()
 			store := w.open()
 			worker, rows := w.claim(store)
 			w.exec(`DELETE FROM outbox.worker WHERE worker_id = $1`, worker)
-			if ends == "begun" {
+			if test.refused {
+				w.shop.answer("shop/cancel", dispatch.Rejected)
+				w.drain()
+			} else {
 				judge := func(row *drainer.Row) (drainer.Settlement, bool) {
 					return ended(row, dispatch.Result{Outcome: dispatch.Lost}), true
 				}
 				if lost, err := store.Reap(t.Context(), []string{"shop"}, judge); err != nil || len(lost) != 1 {
 					t.Fatalf("%d rows were taken for lost, %v", len(lost), err)
 				}
-			} else {
-				w.shop.answer("shop/cancel", dispatch.Rejected)
-				w.drain()
 			}
-			w.assertSaga(ends)
+			if test.byHand {
+				w.retry(steps[1:], false)
+			}
+			w.assertSaga(test.saga)
 			made := len(w.shop.called("shop/cancel"))
 			for range 2 { // a lane repeats itself until the database has heard it
 				w.batch(store, worker, settling(rows, dispatch.Completed))
 			}
-			w.assertSaga(ends)
-			if ends == "compensation_failed" {
-				w.assertStatuses("compensation_failed", "failed")
-				w.assertIncidents(incident{"compensation_failed", step, "late_effect"})
+			w.assertSaga(test.saga)
+			w.assertStatuses("completed", test.stepStands, "failed")
+			if test.refused {
+				w.assertIncidents(incident{"compensation_failed", steps[1], "late_effect"})
+			} else {
+				w.assertIncidents()
+			}
+			if test.saga == "compensation_failed" {
 				w.retry(nil, true)
 			}
+			w.shop.answer("shop/cancel", dispatch.Completed)
 			w.goBack()
 			w.assertSaga("compensated")
-			w.assertStatuses("compensated", "failed")
-			if again := len(w.shop.called("shop/cancel")) - made; again != 0 {
-				t.Errorf("it was made %d times more", again)
+			w.assertStatuses("compensated", "compensated", "failed")
+			if again := len(w.shop.called("shop/cancel")) - made; again != 1 {
+				t.Errorf("%d undos were made after it was known, want that of the older step", again)
 			}
 		})
 	}

@@ -17,56 +17,57 @@ import (
 	"github.com/agentoutbox/drainer/internal/jq"
 )
 
-// Step is a completed step of a run, and how far it is undone.
+// Step is a completed step of a run, with the status of its undo.
 type Step struct {
 	Effect
 	IntentID  int64
 	ServedBy  string          // the fallback that completed it; empty for its own provider
-	Age       time.Duration   // since it can have completed at the earliest
-	Undo      dispatch.Status // of its undo; empty before there is one
-	UndoEnded bool
+	Age       time.Duration   // since the earliest time at which it can have had its effect
+	Undo      dispatch.Status // status of its undo; empty before there is an undo
+	UndoEnded bool            // the undo has settled
 }
 
-// undoStep is the step_id of the step's undo. The key in it is without namespace and generation,
-// so that it is the same whatever becomes of the step's own key; a serial id could come again after a restore.
+// undoStep returns the step_id of the step's undo. It contains the step's key without namespace and generation, so
+// that it stays the same if the step's own key changes. The intent's id would not do: an id can be used again
+// after a restore.
 func (s Step) undoStep() string { return "compensate:" + s.Tuple.IdempotencyKey() }
 
 // Action is the next thing that a pass does.
 type Action int
 
-// What a pass can do.
+// These are the actions of a pass.
 const (
-	Wait   Action = iota // for an undo
+	Wait   Action = iota // wait for the step's undo, or for a process that knows its tool
 	Undo                 // enqueue the undo of the step
-	Mark                 // the step's undo completed, and the step was not told
-	Skip                 // the step needs no undo
-	Fail                 // a human must undo the step
-	Finish               // nothing is left to undo
+	Mark                 // mark the step as compensated, since its undo has completed
+	Skip                 // go on, since the step needs no undo
+	Fail                 // end the saga as failed: a human must undo the step
+	Finish               // end the saga as compensated: no step is left to undo
 )
 
 // Decision is an action and the step that it is for.
 type Decision struct {
 	Action  Action
 	Step    Step
-	why     failure         // where it fails
-	undo    string          // the tool
-	payload json.RawMessage // of the undo
+	why     failure         // why the action is Fail, or unknownTool for a Wait
+	undo    string          // the tool of the undo
+	payload json.RawMessage // the undo's payload; nil for the step's own
 }
 
-// failure says why a step cannot be undone; it is also the incident's detail.
+// failure says why a step cannot be undone. It is stored as the incident's detail.
 type failure string
 
 const (
-	noReversal    failure = "no_reversal"             // the configuration does not say how
-	windowExpired failure = "reversal_window_expired" // it is too late
-	undoFailed    failure = "undo_failed"             // the undo ended otherwise than well
-	// stepsForgotten is said of the run, when each step that is left is undone.
+	noReversal    failure = "no_reversal"             // the configuration has no undo for the tool
+	windowExpired failure = "reversal_window_expired" // the time in which the effect can be undone is over
+	undoFailed    failure = "undo_failed"             // the undo settled with another status than completed
+	// stepsForgotten concerns the run: all remaining steps are undone, but pruning had removed completed steps.
 	stepsForgotten failure = "steps_forgotten"
 	unknownTool    failure = "unconfigured_tool" // the saga waits for a process that knows the tool
-	// A MappingError says why the undo's payload could not be made.
+	// A MappingError is the failure if the undo's payload could not be made.
 )
 
-// incident is the kind of the incident that is opened.
+// incident returns the kind of the incident that the failure opens.
 func (f failure) incident() string {
 	if f == windowExpired {
 		return "reversal_window_expired"
@@ -74,7 +75,7 @@ func (f failure) incident() string {
 	return "compensation_failed"
 }
 
-// Decide says what follows for the next step of a plan.
+// Decide returns the action for the next step of a plan.
 func Decide(step Step, policies Policies) Decision {
 	policy, known := policies.of(step)
 	switch {
@@ -84,7 +85,7 @@ func Decide(step Step, policies Policies) Decision {
 		return Decision{Action: Wait, Step: step}
 	case step.Undo != "":
 		return Decision{Action: Fail, Step: step, why: undoFailed}
-	case !known: // here: a process with another file may know how it is undone
+	case !known: // a process with another configuration may know how to undo the step
 		return Decision{Action: Wait, Step: step, why: unknownTool}
 	case needsNoUndo(policy):
 		return Decision{Action: Skip, Step: step}
@@ -103,8 +104,8 @@ func needsNoUndo(policy dispatch.Policy) bool {
 // Policies are the configured tools, by provider and operation.
 type Policies map[string]map[string]dispatch.Policy
 
-// of is the policy of the tool that had the step's effect. Where a fallback
-// served it, the fallback undoes it: only that one knows what was done.
+// of returns the policy of the tool that had the step's effect. If a fallback served the step, that is the
+// fallback's tool, since only the fallback knows the effect.
 func (p Policies) of(step Step) (dispatch.Policy, bool) {
 	tool := step.Tuple
 	if step.ServedBy != "" {
@@ -114,7 +115,7 @@ func (p Policies) of(step Step) (dispatch.Policy, bool) {
 	return policy, known
 }
 
-// names lists the tools whose policy is such.
+// names returns the tools for whose policy is returns true.
 func (p Policies) names(is func(dispatch.Policy) bool) []string {
 	names := []string{} // NULL would not be an empty list
 	for provider, tools := range p {
@@ -123,7 +124,7 @@ func (p Policies) names(is func(dispatch.Policy) bool) []string {
 				continue
 			}
 			names = append(names, provider+"/"+operation)
-			if provider == operation { // which agents may also write without the slash
+			if provider == operation { // agents may also write such a tool without the slash
 				names = append(names, provider)
 			}
 		}
@@ -131,26 +132,26 @@ func (p Policies) names(is func(dispatch.Policy) bool) []string {
 	return names
 }
 
-// Effect is the record of a completed step, of which its undo is made.
+// Effect is the record of a completed step. The payload of its undo is made of it.
 type Effect struct {
 	Tuple       dispatch.Tuple
 	Payload     json.RawMessage
-	Response    json.RawMessage // nil where none is known
-	ProviderRef string          // empty where none is known
-	Key         string          // that it was made with; empty for the tuple's own, without namespace and generation
+	Response    json.RawMessage // nil if none is known
+	ProviderRef string          // empty if none is known
+	Key         string          // the key of the request; empty for the tuple's key without namespace and generation
 }
 
-// MappingError says why an effect gives no payload for its undo. It is short,
-// stable and repeats nothing of the effect. Trying again would end the same.
+// MappingError says why no payload for an undo can be made of an effect. Its text is short and stable, and repeats no
+// data of the effect. A retry would fail with the same error.
 type MappingError string
 
-// What can be wrong with a payload.
+// These are the reasons why a payload cannot be made.
 const (
-	ErrMapping    MappingError = "undo_payload_failed"     // the expression fails, or gives not one result
-	ErrSlow       MappingError = "undo_payload_timeout"    // it takes longer than a second, or too many steps
-	ErrNoObject   MappingError = "undo_payload_no_object"  // it gives null, a list or a mere value
-	ErrIncomplete MappingError = "undo_payload_incomplete" // a field is null: what should be there was not found
-	ErrUnstorable MappingError = "undo_payload_unstorable" // jsonb would refuse it, or it is huge
+	ErrMapping    MappingError = "undo_payload_failed"     // the expression fails, or does not give exactly one result
+	ErrSlow       MappingError = "undo_payload_timeout"    // the expression takes longer than a second, or too many steps
+	ErrNoObject   MappingError = "undo_payload_no_object"  // the result is not a JSON object
+	ErrIncomplete MappingError = "undo_payload_incomplete" // a field of the result is null: the effect lacks its value
+	ErrUnstorable MappingError = "undo_payload_unstorable" // the outbox would refuse the result, or the result is huge
 )
 
 func (e MappingError) Error() string { return string(e) }
@@ -172,17 +173,16 @@ func CompileMapping(source string) (*Mapping, error) {
 	return &Mapping{expression.InOwnQueue()}, nil
 }
 
-// reads reports whether the expression may take this field of the effect.
+// reads reports whether the expression may read this field of the effect.
 func (m *Mapping) reads(field string) bool {
 	others := slices.DeleteFunc([]string{"payload", "response", "provider_ref", "key", "agent_run_id", "step_id", "tool_name", "business_scope"},
 		func(name string) bool { return name == field })
 	return m.expression != nil && !m.expression.ReadsOnly(others...)
 }
 
-// Payload is the forward payload byte for byte where nothing else was
-// configured, and otherwise a JSON object without a null among its fields: a
-// refund of nothing is not a refund. It fails with a [MappingError], or because
-// ctx ended.
+// Payload returns the payload of an undo. Without an expression, that is the step's own payload byte for byte. With
+// one, it is a JSON object in which no field is null, since an undo that lacks a value, such as the charge to refund,
+// could do something else. Payload fails with a [MappingError], or because ctx ended.
 func (m *Mapping) Payload(ctx context.Context, effect Effect) (json.RawMessage, error) {
 	if m.expression == nil {
 		return effect.Payload, nil
@@ -203,8 +203,7 @@ func (m *Mapping) Payload(ctx context.Context, effect Effect) (json.RawMessage, 
 	return jq.Encode(object), nil
 }
 
-// evaluate tries twice before it calls the expression slow: a process that was
-// suspended ran out of time as well.
+// evaluate tries twice before it returns ErrSlow, since a process that was suspended runs out of time too.
 func (m *Mapping) evaluate(ctx context.Context, effect Effect) (any, error) {
 	for range 2 {
 		input, err := effect.input()
@@ -228,8 +227,7 @@ func (m *Mapping) evaluate(ctx context.Context, effect Effect) (any, error) {
 	return nil, ErrSlow
 }
 
-// input is the value that the expression sees. The key is the one that the effect was
-// made with.
+// input returns the value that the expression reads. Its key is the one that the request was sent with.
 func (e Effect) input() (map[string]any, error) {
 	payload, payloadErr := decode(e.Payload)
 	response, responseErr := decode(e.Response)
@@ -269,21 +267,21 @@ func hasNull(object map[string]any) bool {
 }
 
 const (
-	maxOctets = 1 << 20 // of a payload, as the outbox has it
-	maxDepth  = 500     // jsonb recurses on a bounded stack
-	maxDigits = 1000    // and writes numbers out in full
+	maxOctets = 1 << 20 // of a payload: the limit of the outbox
+	maxDepth  = 500     // since jsonb recurses on a bounded stack
+	maxDigits = 1000    // since jsonb writes numbers out in full
 )
 
-// isStorable reports whether the outbox takes what an expression gave. A
-// payload that it refuses would be refused again at every pass.
+// isStorable reports whether the outbox accepts the result of an expression. A payload that the outbox refuses would
+// be refused again in every pass.
 func isStorable(value any) bool {
 	room := maxOctets
 	return fits(value, maxDepth, &room)
 }
 
-// fits takes what the value needs at most, as jsonb writes it, out of the room.
-// It ends once the room does: an expression can give a small value that contains
-// itself so often that nothing could hold it written out.
+// fits subtracts from room the most bytes that the value needs when jsonb writes it, and reports whether room is
+// left. It ends once there is none: in the result of an expression the same value can occur so often that no
+// memory could hold its text.
 func fits(value any, depth int, room *int) bool {
 	*room -= len("[], ")
 	if depth == 0 || *room < 0 {
@@ -333,7 +331,7 @@ func fitsText(text string, room *int) bool {
 	return *room >= 0
 }
 
-// fitsNumber counts the zeros that an exponent stands for.
+// fitsNumber does for a number what fits does. It counts the zeros that an exponent adds.
 func fitsNumber(number string, room *int) bool {
 	digits, power, found := strings.Cut(strings.ToLower(number), "e")
 	exponent, err := strconv.Atoi(power)

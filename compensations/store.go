@@ -17,14 +17,14 @@ import (
 //go:embed next.sql
 var nextSQL string
 
-// passing begins a transaction of a pass. Plans go by the indexes, whatever the statistics say: where
-// they were gathered before there were sagas, a join would compare each saga with each. A plan is made once
-// for each connection, which makes a rollback 4 % faster.
+// passing begins a transaction of a pass. Its settings make the planner use indexes independently of statistics: if
+// these were gathered before there were sagas, a join would compare each saga with each other. Each connection
+// plans a statement only once, which makes a rollback 4 % faster.
 var passing = pgx.TxOptions{BeginQuery: pgpool.Transaction.BeginQuery +
 	`; SELECT pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('enable_memoize', 'off', true),
 	pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true)`}
 
-// query collects the rows of one statement, in a transaction of its own.
+// query returns the rows of one statement, which runs in a transaction of its own.
 func query[T any](ctx context.Context, s *Saga, statement string, scan pgx.RowToFunc[T], args ...any) (all []T, err error) {
 	err = pgx.BeginTxFunc(ctx, s.pool, passing, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, statement, args...) // CollectRows returns the error too
@@ -34,18 +34,18 @@ func query[T any](ctx context.Context, s *Saga, statement string, scan pgx.RowTo
 	return all, err
 }
 
-// taken is a saga that this process alone moves, for a while.
+// taken is a saga that only this process moves, for the length of a lease.
 type taken struct {
 	run     string
-	version string // of the saga's row: it changes with every write
-	pass    int    // its number since the last that ended; 0: the saga has stalled
+	version string // of the saga's row; each write changes it
+	pass    int    // number of this pass, counted since the last pass that ended; 0: the saga has stalled
 	planned bool
-	steps   int     // of the run, where there is no plan yet; counted to 1000
-	plan    *string // as an array, until a move writes it down
-	intent  int64   // which the incident of a saga that has stalled names
+	steps   int     // how many the run has, up to 1000; 0 if planned
+	plan    *string // the text of an array, if no move has written the plan down yet
+	intent  int64   // the intent of the incident, if the saga has stalled
 }
 
-// take commits that a pass begins of each of these sagas.
+// take records in a commit that a pass of each of the returned sagas begins.
 func (s *Saga) take(ctx context.Context, limit int, runs []string, again bool) ([]taken, error) {
 	all, err := query(ctx, s, sql.SagaTake, func(row pgx.CollectableRow) (t taken, err error) {
 		err = row.Scan(&t.run, &t.version, &t.pass, &t.planned, &t.steps, &t.intent)
@@ -57,13 +57,13 @@ func (s *Saga) take(ctx context.Context, limit int, runs []string, again bool) (
 	return all, nil
 }
 
-// plan stops what waits in the queue, and finds what is to be undone. It returns the
-// plans, as text of an array, and null for sagas that have to wait. A waiting saga of which
-// there was news is missing.
+// plan cancels the rows of the runs that wait in the queue, and finds the steps to undo. It returns each run's plan
+// as the text of an array, or nil if the saga has to wait. If a saga would have to wait but has changed since it was
+// taken, its run is missing from the result.
 //
-// Holding a run's intents waits for a prune, for the operators and for late
-// evidence that have not seen the saga. What comes later sees it. An intent whose xmax is
-// 0 was held by nothing yet: there is nothing to wait for, and a lock would write its page.
+// To hold a run's intents means to wait for transactions of a prune, an operator or late evidence that began before
+// they could see the saga. Later ones see it. If an intent's xmax is 0, no transaction has locked it yet: there is
+// none to wait for, and a lock would write its page.
 func (s *Saga) plan(ctx context.Context, sagas []taken, withoutUndo []string) (plans map[string]*string, err error) {
 	runs, versions := columnsOf(sagas)
 	plans = map[string]*string{}
@@ -90,20 +90,20 @@ func (s *Saga) plan(ctx context.Context, sagas []taken, withoutUndo []string) (p
 	return plans, err
 }
 
-// place is where a saga is in its plan.
+// place is a place in a saga's plan, with the step there.
 type place struct {
 	run, version string
 	at, planned  int
-	plan         *string // as an array, where it is not written down
-	step         Step    // without an intent where no step stands here
-	forgotten    bool    // pruning took a completed step of the run
-	isLast       bool    // no step stands behind it in the plan
-	isRead       bool    // with the payload and the response that the undo's payload is made of
+	plan         *string // the text of an array, if the plan is not written down yet
+	step         Step    // its intent is 0 if there is no step at this place
+	forgotten    bool    // pruning has removed a completed step of the run
+	isLast       bool    // no step follows in the plan
+	isRead       bool    // step has the payload and the response of which the undo's payload is made
 	now          float64 // seconds since 1970, by the database's clock
-	following    []place
+	following    []place // the next places, on which a pass may decide in advance
 }
 
-// next reads the next steps of each plan, until it has read enough bytes.
+// next reads the next steps of each plan, up to maxBytes of payloads and responses.
 func (s *Saga) next(ctx context.Context, sagas []taken, tools *tools) ([]place, error) {
 	runs, versions := columnsOf(sagas)
 	plans, unwritten := make([]*string, len(sagas)), map[string]*string{}
@@ -116,7 +116,7 @@ func (s *Saga) next(ctx context.Context, sagas []taken, tools *tools) ([]place, 
 		var age float64
 		var follows bool
 		var key dispatch.Qualifiers
-		var payload, response []byte // a pointer to a json.RawMessage could not tell JSON's null from none
+		var payload, response []byte // a *json.RawMessage could not tell JSON's null from SQL's
 		err = row.Scan(&p.run, &p.version, &p.at, &p.planned, &p.step.IntentID, &p.step.Tuple.StepID, &p.step.Tuple.ToolName, &p.step.Tuple.BusinessScope,
 			&payload, &response, &p.step.ProviderRef, &p.step.ServedBy, &age, &p.step.Undo, &p.step.UndoEnded, &key.Namespace, &key.Generation, &p.forgotten,
 			&follows, &p.isLast, &p.isRead, &p.now)
@@ -137,17 +137,17 @@ func (s *Saga) next(ctx context.Context, sagas []taken, tools *tools) ([]place, 
 	return places, nil
 }
 
-// move is one element of move.sql.
+// move is the change of one saga. move.sql takes it as one element of its arrays.
 type move struct {
 	place
 	decided Decision
 	state   string
 	replan  bool
-	delay   *float64 // null: until it is marked
-	ready   *string  // JSON: what is decided of the places that follow an undo
+	delay   *float64 // seconds until the saga is due again; nil: until a commit marks it
+	ready   *string  // JSON: the decisions in advance on the places that follow an undo
 }
 
-// move returns the runs that it moved: those of which there was no news.
+// move writes the moves down in one commit. It returns the runs that it moved, which are those that had not changed.
 func (s *Saga) move(ctx context.Context, moves []move) (moved map[string]bool, err error) {
 	n := len(moves)
 	runs, versions, states, places := make([]string, n), make([]string, n), make([]string, n), make([]*int, n)
@@ -200,7 +200,7 @@ func (s *Saga) move(ctx context.Context, moves []move) (moved map[string]bool, e
 	return moved, nil
 }
 
-// release gives sagas back that are not moved now.
+// release makes sagas due again that this pass did not move.
 func (s *Saga) release(ctx context.Context, sagas []taken) error {
 	runs, passes := make([]string, len(sagas)), make([]int, len(sagas))
 	for i, t := range sagas {

@@ -40,7 +40,7 @@ const (
 	mostRemembered = 1024 // intents whose refusals are counted; a forgotten one only waits once more
 )
 
-// consequence is what happens to a refused row.
+// consequence says what happens to a refused row.
 type consequence int
 
 const (

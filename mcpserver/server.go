@@ -1,7 +1,7 @@
-// Package mcpserver answers agents and assistants about the outbox over the Model Context
-// Protocol: why an intent waits, what happened in a run, what is wrong now. It reads. Where
-// it is told to, it also takes intents of tools that the configuration names. It offers no
-// tool that decides in place of a person, such as a retry or a resolution.
+// Package mcpserver answers questions of agents and assistants about the outbox over the Model Context
+// Protocol: why an intent waits, which steps a run took, which incidents are open. It only reads,
+// unless it is configured to enqueue intents of certain tools. It has no tool for decisions that a
+// person must make, such as a retry or a resolution.
 package mcpserver
 
 import (
@@ -25,30 +25,30 @@ import (
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
-// Options of a server.
+// Options configures a server.
 type Options struct {
-	// Pool connects to the outbox. A call uses one connection of it.
+	// Pool connects to the outbox. Each call uses one of its connections.
 	Pool *pgxpool.Pool
-	// Examine makes the doctor's findings.
+	// Examine returns the doctor's findings.
 	Examine func(context.Context) ([]doctor.Finding, error)
-	// PolicyOf finds what the configuration promises about a provider's operation, for the
-	// advice on what to do next. nil: there is no configuration.
+	// PolicyOf returns the configuration's policy for a provider's operation, for the
+	// advice on the next commands. nil: there is no configuration.
 	PolicyOf operator.PolicyOf
-	// ShowPayloads adds payloads, responses and the words of providers. They are written by
-	// models and providers: a reader that is a model may take them for instructions.
+	// ShowPayloads adds payloads, responses and problem texts to the answers. They are written by
+	// models and providers, and a model that reads them may take them for instructions.
 	ShowPayloads bool
-	// Offers are the tools of which intents are taken; empty: the server only reads.
+	// Offers are the tools of which the server enqueues intents. Empty: the server only reads.
 	Offers []Offer
-	// StepOf names the run, step and scope of a call; nil where there are no offers.
+	// StepOf names the run, step and scope of a call. It may be nil if there are no offers.
 	StepOf StepOf
-	// Version is the program's.
+	// Version is the version of the program.
 	Version string
 }
 
 const (
 	callTimeout      = 10 * time.Second
 	statementTimeout = 2 * time.Second
-	mostListed       = 100 // incidents of an answer
+	mostListed       = 100 // how many incidents an answer lists
 	mostBytes        = 256 << 10
 )
 
@@ -75,10 +75,10 @@ func New(options Options) *sdk.Server {
 
 type server struct{ Options }
 
-// readOnly tells clients that a call changes nothing, so that they need not ask a person.
+// readOnly tells clients that a call changes nothing, so that they need not ask a person for permission.
 var readOnly = &sdk.ToolAnnotations{ReadOnlyHint: true, IdempotentHint: true, OpenWorldHint: new(bool)}
 
-// reads adds a tool that answers from one transaction, which can change nothing.
+// reads adds a tool that answers from one read-only transaction.
 func reads[In any](s *server, to *sdk.Server, name, description string, answer func(context.Context, *operator.Console, In) (any, error)) {
 	tool := &sdk.Tool{Name: name, Description: description, Annotations: readOnly}
 	sdk.AddTool(to, tool, func(ctx context.Context, _ *sdk.CallToolRequest, in In) (*sdk.CallToolResult, any, error) {
@@ -102,7 +102,7 @@ func (s *server) connected(ctx context.Context, work func(context.Context, *pgx.
 	return s.Pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return work(ctx, conn.Conn()) })
 }
 
-// told is an error without what only the log of a database should say.
+// told returns an error for the model. It leaves out details that belong only into the database's log.
 func told(err error) error {
 	var refused *pgconn.PgError
 	switch {
@@ -118,8 +118,8 @@ func told(err error) error {
 	return err
 }
 
-// written is an answer as JSON. One that is too long for a model says so in place of a part
-// that looks whole.
+// written returns an answer as JSON. If the answer is too long for a model, written returns an error instead, since a
+// part of the answer could look like all of it.
 func written(answer any) (*sdk.CallToolResult, any, error) {
 	text, err := json.Marshal(answer)
 	if err != nil {
@@ -131,7 +131,7 @@ func written(answer any) (*sdk.CallToolResult, any, error) {
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(text)}}}, nil, nil
 }
 
-// which names one intent: by its number, or by its four-tuple.
+// which identifies one intent by its number or by its four-tuple.
 type which struct {
 	Intent int64  `json:"intent,omitempty" jsonschema:"the number of the intent"`
 	Run    string `json:"run,omitempty" jsonschema:"id of the agent run, where the number is not known"`
@@ -191,7 +191,8 @@ func (s *server) whyDoesItWait(ctx context.Context, console *operator.Console, w
 	return answer, err
 }
 
-// why is pure: an intent's own state first, then what keeps all of its provider.
+// why lists the reasons why an intent waits: first those in its own state, then those that hold all intents of its
+// provider. It is a pure function.
 func why(d *operator.Dossier, overview operator.Overview, now time.Time) (reasons []string) {
 	i := d.Intent
 	say := func(format string, values ...any) { reasons = append(reasons, fmt.Sprintf(format, values...)) }
@@ -294,17 +295,17 @@ func (s *server) providers(ctx context.Context, console *operator.Console, _ not
 }
 
 func (s *server) doctor(ctx context.Context, _ *operator.Console, _ nothing) (any, error) {
-	findings, _ := s.Examine(ctx) // what it could not reach is among them
+	findings, _ := s.Examine(ctx) // an error is one of the findings too
 	return map[string]any{"findings": findings}, nil
 }
 
-// Offer is a configured tool of which intents are taken.
+// Offer is a configured tool of which the server enqueues intents.
 type Offer struct {
 	Tool   string                 // provider/operation
-	Schema dispatch.PayloadSchema // of its payload; nil takes any object
+	Schema dispatch.PayloadSchema // of its payload; nil: any object is valid
 }
 
-// Name is the name of the MCP tool. Many clients take letters, digits, _ and - alone.
+// Name returns the name of the MCP tool. Many clients accept only letters, digits, _ and -.
 func (o Offer) Name() string {
 	return "enqueue_" + strings.Map(func(r rune) rune {
 		if r == '-' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' {
@@ -314,27 +315,26 @@ func (o Offer) Name() string {
 	}, o.Tool)
 }
 
-// StepOf names the run, step and scope of a call, from where no model writes: a model that is
-// asked again names them again, and the effect would happen twice. The header is nil where the
-// call did not come over HTTP. Where there is no error, the server calls giveBack if nothing was
-// recorded under the step.
+// StepOf names the run, step and scope of a call. They must come from a place where no model writes. A model that
+// is asked again could name another step, and the effect would happen twice. The header is nil if the call did not
+// come over HTTP. If StepOf returned no error, the server calls giveBack when nothing was recorded under the step.
 type StepOf func(http.Header) (step dispatch.Tuple, giveBack func(), err error)
 
-// Headers that name the step of a call over HTTP. Without a scope the run is the scope.
+// These headers name the step of a call over HTTP. Without a scope, the run is the scope.
 const (
 	RunHeader   = "Drainer-Run"
 	StepHeader  = "Drainer-Step"
 	ScopeHeader = "Drainer-Scope"
 )
 
-// StepOfHeaders reads them.
+// StepOfHeaders reads the step from the headers.
 func StepOfHeaders(header http.Header) (step dispatch.Tuple, giveBack func(), err error) {
 	step, err = tupleOf(RunHeader, StepHeader, ScopeHeader, header.Get)
 	return step, func() {}, err
 }
 
-// StepOfEnvironment reads DRAINER_RUN, DRAINER_STEP and DRAINER_SCOPE once: the environment
-// stays, so it would give a second call the step of the first.
+// StepOfEnvironment reads the step from DRAINER_RUN, DRAINER_STEP and DRAINER_SCOPE. It returns the step only once, and
+// an error after that, because the environment does not change: a second call would get the step of the first.
 func StepOfEnvironment(getenv func(string) string) StepOf {
 	var used atomic.Bool
 	return func(http.Header) (dispatch.Tuple, func(), error) {
@@ -357,7 +357,7 @@ func tupleOf(run, step, scope string, get func(string) string) (dispatch.Tuple, 
 	return tuple, nil
 }
 
-// sentences tell a model what became of its request. The packages for producers use the same.
+// sentences tell a model the state of its request. The client packages for agents use the same sentences.
 var sentences = map[string]string{
 	"recorded":            "It is recorded. It will be carried out, or its failure reported. Do not ask for it again.",
 	"pending":             "It is recorded and not done yet. It will be carried out, or its failure reported. Do not ask for it again.",
@@ -375,7 +375,7 @@ var sentences = map[string]string{
 	"limit_reached":       "It was not recorded, because a limit is reached. Stop for now. The same request can be made later.",
 }
 
-// refusals are the schema's own errors, by their SQLSTATE.
+// refusals maps the SQLSTATEs of the schema's own errors to sentences.
 var refusals = map[string]string{
 	"OB001": "key_taken", "OB002": "run_closed", "OB003": "invalid", "OB004": "unknown_tool",
 	"OB005": "other_tenant", "OB006": "limit_reached",
@@ -404,7 +404,7 @@ func (s *server) offer(to *sdk.Server, offer Offer) {
 	})
 }
 
-// enqueue commits one intent. The error is for the model.
+// enqueue commits one intent, and returns a sentence for the model. Its error is for the model too.
 func (s *server) enqueue(ctx context.Context, offer Offer, request *sdk.CallToolRequest) (string, error) {
 	payload := request.Params.Arguments
 	if len(payload) == 0 {
@@ -455,7 +455,7 @@ func (s *server) enqueue(ctx context.Context, offer Offer, request *sdk.CallTool
 	return sentences[receipt.Status], nil
 }
 
-// refusalOf names the sentence of a request that was refused, if it surely was.
+// refusalOf returns the name of the sentence for a request that was certainly refused. It is empty otherwise.
 func refusalOf(err error) string {
 	var refused *pgconn.PgError
 	switch {

@@ -1,5 +1,5 @@
-// Package migrations holds the schema outbox and applies it, with River's own
-// tables beside it. It is safe to run from several replicas at once.
+// Package migrations contains the migrations of the schema outbox and applies them, together
+// with River's migrations. Several replicas may run it at the same time.
 package migrations
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// The two sets of migrations that share the schema, and what an owner may add to it.
+// These are the two sets of migrations in the schema, and the set of objects that the owner may add.
 const (
 	SetOutbox   = "outbox"
 	SetRiver    = "river"
@@ -41,9 +41,9 @@ type Migration struct {
 	Applied bool   `json:"applied"`
 }
 
-// Up applies what is missing and returns it, in the order in which it was
-// applied; after an error, what was applied before it. It waits for other
-// processes that are migrating. logins are called before each connect.
+// Up applies the missing migrations and returns them, in the order in which they were applied. With an
+// error, it returns those that were applied before. It waits for other processes that migrate. logins are
+// called before each connect.
 func Up(ctx context.Context, databaseURL string, logins ...BeforeConnect) ([]Migration, error) {
 	return migrate(ctx, databaseURL, logins, func(ctx context.Context, pool *pgxpool.Pool, _ pgx.Tx) error {
 		if err := outboxUp(ctx, pool); err != nil {
@@ -53,9 +53,8 @@ func Up(ctx context.Context, databaseURL string, logins ...BeforeConnect) ([]Mig
 	})
 }
 
-// Down removes the schema with all that it holds, and returns the migrations
-// that were undone. The roles stay while another database needs them. It fails
-// if the schema holds objects that no migration made.
+// Down removes the schema with all of its data, and returns the migrations that were undone. It keeps the
+// roles if another database needs them. It fails if the schema contains objects that no migration made.
 func Down(ctx context.Context, databaseURL string, logins ...BeforeConnect) ([]Migration, error) {
 	return migrate(ctx, databaseURL, logins, func(ctx context.Context, pool *pgxpool.Pool, lock pgx.Tx) error {
 		var exists bool
@@ -80,8 +79,8 @@ func Down(ctx context.Context, databaseURL string, logins ...BeforeConnect) ([]M
 	})
 }
 
-// Status lists every migration that this program knows, and whether the
-// database has it, and the optional index if it is there. It changes nothing.
+// Status lists all migrations that this program knows, and whether the database has them. It also lists the
+// optional index, if that exists. It changes nothing.
 func Status(ctx context.Context, databaseURL string, logins ...BeforeConnect) ([]Migration, error) {
 	pool, err := connect(ctx, databaseURL, logins)
 	if err != nil {
@@ -99,8 +98,8 @@ func Status(ctx context.Context, databaseURL string, logins ...BeforeConnect) ([
 	return all, err
 }
 
-// HasReferences tells whether the index of providers' references exists, and whether it is whole: what
-// a failed build left behind serves no search.
+// HasReferences reports whether the index of providers' references exists, and whether it is valid. An index that is
+// being built, or whose build failed, is not valid, and no search uses it.
 func HasReferences(ctx context.Context, db Querier) (exists, valid bool, err error) {
 	rows, _ := db.Query(ctx, "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('outbox.attempt_provider_ref'::text)::oid") // CollectRows returns the error too
 	found, err := pgx.CollectRows(rows, pgx.RowTo[bool])
@@ -114,8 +113,8 @@ func referencesIndex(applied bool) Migration {
 	return Migration{Set: SetOptional, Version: 1, Name: "references", Applied: applied}
 }
 
-// References builds the index of providers' references, or drops it, and returns it if that changed anything. It
-// blocks no writer, but waits until transactions that began earlier have ended.
+// References builds the index of providers' references if it is wanted, or drops it. It returns the index if it changed
+// it. It blocks no writer, but waits until earlier transactions have ended.
 func References(ctx context.Context, wanted bool, databaseURL string, logins ...BeforeConnect) ([]Migration, error) {
 	pool, err := connect(ctx, databaseURL, logins)
 	if err != nil {
@@ -144,7 +143,7 @@ func References(ctx context.Context, wanted bool, databaseURL string, logins ...
 		statements = append(statements, "DROP INDEX CONCURRENTLY outbox.attempt_provider_ref")
 	}
 	if wanted {
-		// An operator may give a reference of any length, and an index takes 2,704 bytes.
+		// An operator may give a reference of any length, but an index entry can have at most 2,704 bytes.
 		statements = append(statements, "CREATE INDEX CONCURRENTLY attempt_provider_ref ON outbox.attempt (left(provider_ref, 255), intent_id) WHERE provider_ref IS NOT NULL")
 	}
 	for _, statement := range statements {
@@ -155,8 +154,8 @@ func References(ctx context.Context, wanted bool, databaseURL string, logins ...
 	return []Migration{referencesIndex(wanted)}, nil
 }
 
-// Check returns ErrBehind if the database lacks a migration. It takes two
-// short reads, which the role outbox_drainer may make.
+// Check returns ErrBehind if the database lacks a migration. It runs two short queries, which the role
+// outbox_drainer may run.
 func Check(ctx context.Context, db Querier) error {
 	all, err := status(ctx, db)
 	if err != nil {
@@ -208,7 +207,7 @@ func markApplied(ctx context.Context, db Querier, set []Migration, query string)
 	return nil
 }
 
-// appliedVersions is empty where there is no such table yet.
+// appliedVersions returns the versions that a query finds. It returns none if the table does not exist yet.
 func appliedVersions(ctx context.Context, db Querier, query string) ([]int64, error) {
 	rows, _ := db.Query(ctx, query) // CollectRows returns the error too
 	versions, err := pgx.CollectRows(rows, pgx.RowTo[int64])
@@ -218,10 +217,10 @@ func appliedVersions(ctx context.Context, db Querier, query string) ([]int64, er
 	return versions, nil
 }
 
-// SQLSTATE codes, PostgreSQL documentation, appendix A.
+// These are SQLSTATE codes: PostgreSQL documentation, appendix A.
 const (
 	undefinedTable   = "42P01"
-	undefinedColumn  = "42703" // River's table before it knew of lines
+	undefinedColumn  = "42703" // River's table in versions without the column line
 	undefinedObject  = "42704"
 	lockNotAvailable = "55P03"
 	deadlockDetected = "40P01"
@@ -236,9 +235,9 @@ func isSQLState(err error, codes ...string) bool {
 	return errors.As(err, &pgErr) && slices.Contains(codes, pgErr.Code)
 }
 
-// Compare lists what the database lacks of this program's migrations, and what
-// a later version has applied to it, of which only set and version are known.
-// It takes a few short reads, which the role outbox_drainer may make.
+// Compare lists the migrations of this program that the database lacks, and those that a later version has
+// applied, of which only set and version are known. It runs a few short queries, which the role
+// outbox_drainer may run.
 func Compare(ctx context.Context, db Querier) (missing, newer []Migration, err error) {
 	known, err := status(ctx, db)
 	if err != nil {
@@ -265,17 +264,17 @@ func beyond(known []Migration, set string, versions []int64) (newer []Migration)
 	return newer
 }
 
-// ErrEdited says that this program holds a migration that differs from the one that was
-// released. A database that has the released one would never get the difference.
+// ErrEdited says that a migration of this program differs from the released one. A database to which the released
+// one was applied would never get the difference.
 var ErrEdited = errors.New("a released migration was edited; restore it, and put the change into a new one")
 
-// frozen holds the checksums of the migrations that were released, as sha256sum prints them. It
-// is empty before the first release; `make freeze` writes it.
+// frozen holds the checksums of the released migrations, in the format of sha256sum. It is empty before the first
+// release. `make freeze` writes it.
 //
 //go:embed frozen.sha256
 var frozen string
 
-// Intact returns ErrEdited if a released migration of this program is not what it was.
+// Intact returns ErrEdited if a migration of this program was edited after its release.
 func Intact() error {
 	for line := range strings.Lines(frozen) {
 		sum, name, found := strings.Cut(strings.TrimSpace(line), "  ")
@@ -346,8 +345,8 @@ func withGoose(pool *pgxpool.Pool, run func(*goose.Provider) error) error {
 	return nil
 }
 
-// grantRiver lets the drainer work River's tables, which come with no grants, and pins the
-// search_path of River's functions, as those of this package have theirs.
+// grantRiver gives the daemon's role its rights on River's tables, since River's migrations grant none. It also sets the
+// search_path of River's functions, as the outbox's own migrations do for theirs.
 const grantRiver = `
 DO $$
 DECLARE

@@ -169,9 +169,9 @@ func TestADaemonCannotForgeOrRewriteHistory(t *testing.T) {
 		// as another login
 		"INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, login) VALUES (1, 9, 'w', 'completed', 'completed', 'alice')": forbidden,
 		"INSERT INTO outbox.saga (agent_run_id, login) VALUES ('other', 'alice')":                                                               forbidden,
-		"UPDATE outbox.saga SET login = 'alice'":                                                                                                forbidden,
-		"UPDATE outbox.incident SET login = 'alice'":                                                                                            forbidden,
-		"SET ROLE outbox_operator":                                                                                                              forbidden,
+		"UPDATE outbox.saga SET login = 'alice'":     forbidden,
+		"UPDATE outbox.incident SET login = 'alice'": forbidden,
+		"SET ROLE outbox_operator":                   forbidden,
 		// what was recorded
 		"UPDATE outbox.attempt SET status = 'failed'":                     forbidden,
 		"DELETE FROM outbox.attempt":                                      forbidden,

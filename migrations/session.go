@@ -14,17 +14,18 @@ import (
 )
 
 const (
-	// lockTimeout bounds how long a migration may stand in front of the
-	// agents' own statements while it waits for a table.
+	// lockTimeout bounds how long a migration waits for the lock of a table. While it
+	// waits, statements of agents on that table wait behind it.
 	lockTimeout = 5 * time.Second
 	lockTries   = 5
 	lockPause   = time.Second
 
-	// lockWait is how long one migration waits for another.
+	// lockWait is how long one migration waits for another to end.
 	lockWait = 5 * time.Minute
 )
 
-// migrate runs change alone, and reports which migrations it changed.
+// migrate runs change while no other migration of the database runs. It returns the migrations that change applied or
+// undid, also after an error.
 func migrate(ctx context.Context, databaseURL string, logins []BeforeConnect, change func(context.Context, *pgxpool.Pool, pgx.Tx) error) (changed []Migration, err error) {
 	pool, err := connect(ctx, databaseURL, logins)
 	if err != nil {
@@ -49,19 +50,19 @@ func migrate(ctx context.Context, databaseURL string, logins []BeforeConnect, ch
 	return difference(before, after), errors.Join(changeErr, err)
 }
 
-// BeforeConnect may change how the next connection logs in.
+// BeforeConnect is called before each connect. It may change the login.
 type BeforeConnect = func(context.Context, *pgx.ConnConfig) error
 
 func connect(ctx context.Context, databaseURL string, logins []BeforeConnect) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(databaseURL)
 	if err != nil {
-		// Only the cause: the whole error repeats the URL.
+		// Only the cause is wrapped, because the whole error repeats the URL.
 		return nil, fmt.Errorf("reading the database URL (postgres://user@host:5432/name): %w", errors.Unwrap(err))
 	}
 	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
 	config.ConnConfig.RuntimeParams["search_path"] = "outbox, pg_temp" // goose looks for its table there
 	config.ConnConfig.RuntimeParams["lock_timeout"] = fmt.Sprint(lockTimeout.Milliseconds())
-	// Else the server would go on building an index after an interrupt, without the lock of migrations.
+	// Without this, the server would go on building an index after an interrupt, when the lock of migrations is free.
 	config.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: lockTimeout}
 	}
@@ -84,11 +85,11 @@ func connect(ctx context.Context, databaseURL string, logins []BeforeConnect) (*
 	return pool, nil
 }
 
-// ensureLockTable creates what is locked. No one else has a privilege on the table, so no
-// one else can lock it: an advisory lock is for any login to take. Another login's schema
-// of this name could hold code that would run with the rights of the login that migrates.
-// Payloads and answers are in any script: another encoding cannot hold all of them, and a
-// row that cannot be stored would never settle.
+// ensureLockTable creates the table that migrations lock. Other logins have no privilege on the table, so they cannot
+// lock it. An advisory lock could be taken by any login. The statement refuses a schema of this name that
+// belongs to another login, because code in it would run with the rights of the migrating login. It also
+// refuses another encoding than UTF8, because payloads and responses are in any script, and a row that
+// cannot be stored would never settle.
 const ensureLockTable = `DO $$
 DECLARE
   owner text := (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'outbox');
@@ -105,8 +106,8 @@ BEGIN
   CREATE TABLE IF NOT EXISTS outbox.migration_lock ();
 END $$`
 
-// acquireLock keeps other migrations of this database out until the transaction ends. It
-// waits in short steps, because the schema may be dropped meanwhile.
+// acquireLock takes the lock of migrations, which keeps other migrations of this database out until the transaction
+// ends. It waits in short steps, because another process may drop the schema meanwhile.
 func acquireLock(ctx context.Context, pool *pgxpool.Pool) (lock pgx.Tx, err error) {
 	waiting, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
@@ -119,7 +120,7 @@ func acquireLock(ctx context.Context, pool *pgxpool.Pool) (lock pgx.Tx, err erro
 				return lock, nil
 			}
 		}
-		// Others may create the schema, or drop it, at the same moment.
+		// Other processes may create or drop the schema at the same moment.
 		meanwhile := isSQLState(err, lockNotAvailable, uniqueViolation, undefinedTable, undefinedSchema, duplicateTable, duplicateSchema)
 		if !meanwhile && (!isTaken || waiting.Err() == nil) {
 			return nil, fmt.Errorf("taking the lock of migrations: %w", err)
@@ -128,7 +129,7 @@ func acquireLock(ctx context.Context, pool *pgxpool.Pool) (lock pgx.Tx, err erro
 	}
 }
 
-// lockTable takes a lock that meets itself, until the transaction ends.
+// lockTable locks the table until the transaction ends. SHARE UPDATE EXCLUSIVE conflicts with itself.
 func lockTable(ctx, waiting context.Context, pool *pgxpool.Pool) (pgx.Tx, error) {
 	tx, err := pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: `BEGIN ISOLATION LEVEL READ COMMITTED;
 		SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL lock_timeout = '1s'`})
@@ -149,12 +150,12 @@ func lockHolder(ctx context.Context, pool *pgxpool.Pool) string {
 			coalesce(host(a.client_addr), 'this machine'))
 		FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 		WHERE l.relation = to_regclass('outbox.migration_lock'::text)::oid AND l.granted LIMIT 1`
-	_ = pool.QueryRow(ctx, find).Scan(&holder) // without it the message is still right
+	_ = pool.QueryRow(ctx, find).Scan(&holder) // an error only makes the message less exact
 	return holder
 }
 
-// retryLocks tries again where a busy table, a deadlock with a daemon, or a role that another
-// database dropped at the same moment, came in between.
+// retryLocks retries change if a table was locked for too long, if there was a deadlock with a daemon, or if
+// a migration of another database dropped a role at the same moment.
 func retryLocks(ctx context.Context, change func() error) error {
 	for try := 1; ; try++ {
 		err := change()

@@ -69,7 +69,8 @@ func NewResults(db Querier) *Results {
 
 // Wait returns the result of a completed intent. Call it after the commit. Otherwise it returns ErrFailed,
 // ErrUnknown, ErrCancelled or ErrUndone; ErrNotCommitted; or, if ctx ends first, ErrPending together with the
-// error of ctx.
+// error of ctx. In the transaction that enqueued the intent, it returns ErrNotCommitted, unless an earlier transaction had
+// recorded the intent: then it waits.
 func (r *Results) Wait(ctx context.Context, id int64) (Result, error) {
 	w := &wait{id: id, answer: make(chan answer, 1)}
 	r.mu.Lock()

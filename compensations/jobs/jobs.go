@@ -1,9 +1,8 @@
-// Package jobs runs River beside the lanes: a few workers on a small pool of
-// their own, in the schema outbox, with jobs that the fleet's leader inserts
-// again and again.
+// Package jobs runs River beside the lanes: a few workers, on a small pool of
+// their own, in the schema outbox. The fleet's leader inserts their jobs at regular intervals.
 //
-// River is a trigger and never a fence. A job may run twice, or late, or be cut
-// off anywhere: each checks the tables for what is left to do, and does that in
+// River only triggers jobs, and correctness does not depend on it. A job may run twice, run
+// late, or end at any point. So each job finds its work in the tables, and does it in
 // transactions that are safe to repeat.
 package jobs
 
@@ -27,8 +26,8 @@ import (
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
-// MaxChannels is how many channels may be paged. Each takes at most one worker of a
-// process, so that one which hangs delays no other.
+// MaxChannels is how many channels may be configured. Each takes at most one worker of a
+// process, so that a channel that hangs does not delay another.
 const MaxChannels = 16
 
 const (
@@ -36,24 +35,25 @@ const (
 	workers     = 4
 	timeout     = time.Minute
 	stopTimeout = 5 * time.Second
-	// cooldown is how soon a queue is looked at again: it bounds how many short
-	// jobs a process works off.
+	// cooldown is the least time between two polls of a queue. It bounds how many short
+	// jobs a process works.
 	cooldown = 20 * time.Millisecond
 )
 
-// QueuePages is apart, so that a pager that is down holds up no upkeep.
+// QueuePages is the queue of the jobs that send pages. It is a separate queue, so that an
+// unreachable channel does not delay the other jobs.
 const QueuePages = "pages"
 
-// KindPageLook and KindSagaLook are the jobs that show that pages and compensations come round:
-// the fleet's leader starts one of each every few seconds.
+// KindPageLook and KindSagaLook are the jobs that show that incidents are paged and sagas are
+// moved: the fleet's leader starts one of each every few seconds.
 const (
 	KindPageLook = "page_look"
 	KindSagaLook = "saga_look"
 )
 
-// Part is one kind of work: its workers, and the jobs that start it by the clock.
+// Part is one kind of work: its workers, and the periodic jobs that start it.
 type Part interface {
-	Kinds() []string // of the jobs that its workers take
+	Kinds() []string // the kinds of job that its workers work
 	Register(*river.Workers)
 	Periodic() []*river.PeriodicJob
 }
@@ -68,13 +68,13 @@ type Runner struct {
 	log    *slog.Logger
 }
 
-// OpenPool connects lazily, with the few connections that jobs get.
+// OpenPool returns a pool of as many connections as jobs need. It connects lazily.
 func OpenPool(ctx context.Context, database *pgpool.Database) (*pgxpool.Pool, error) {
 	return pgpool.Open(ctx, database, connections)
 }
 
-// New registers the metrics of jobs, and runs nothing before [Runner.Run]. The
-// pool is the caller's.
+// New registers the metrics of jobs, and runs no job before [Runner.Run]. The
+// caller closes the pool.
 func New(pool *pgxpool.Pool, log *slog.Logger, registerer prometheus.Registerer, parts ...Part) (*Runner, error) {
 	all := river.NewWorkers()
 	var periodic []*river.PeriodicJob
@@ -96,7 +96,7 @@ func New(pool *pgxpool.Pool, log *slog.Logger, registerer prometheus.Registerer,
 		DiscardedJobRetentionPeriod: time.Hour,
 		FetchCooldown:               cooldown,
 		Middleware:                  []rivertype.Middleware{&dueByDatabase{}, watch},
-		// A job of a process that was killed counts as running until then.
+		// Until then, the job of a process that was killed counts as running.
 		RescueStuckJobsAfter: timeout + 30*time.Second,
 	})
 	if err != nil {
@@ -112,15 +112,15 @@ func queues() map[string]river.QueueConfig {
 	}
 }
 
-// Ready reports why pages and compensations may wait. It never says so for the
-// first minute, and a restart cures some causes only.
+// Ready returns why pages and compensations may wait, or nil. It always returns nil in the
+// first minute. A restart cures only some of the causes.
 func (r *Runner) Ready() error { return r.watch.ready() }
 
-// backoff spaces the tries to start while the database is away.
+// backoff is the delay between tries to start while the database is unreachable.
 var backoff = dispatch.Backoff{Base: 200 * time.Millisecond, Cap: 5 * time.Second}
 
-// start retries until the database is there: a process that is up must not end
-// because of an outage in its first moments. It reports false if ctx ended first.
+// start retries until the database is reachable: a process must not end because of an
+// outage at its start. It reports false if ctx ended first.
 func (r *Runner) start(ctx context.Context) bool {
 	for failures := 1; ; failures++ {
 		err := r.client.Start(context.WithoutCancel(ctx))
@@ -136,7 +136,7 @@ func (r *Runner) start(ctx context.Context) bool {
 	}
 }
 
-// Run works until ctx ends, then lets jobs under way finish for a few seconds.
+// Run works jobs until ctx ends. Then it gives the jobs under way stopTimeout to finish, and cancels them.
 func (r *Runner) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -157,8 +157,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// warningsOnly passes on warnings and errors alone. Every few seconds River logs how
-// many jobs it has, and the lines of attempts would be lost between those.
+// warningsOnly is a handler that passes on only warnings and errors. River logs its number of
+// jobs every few seconds, and the lines of attempts would be lost between those lines.
 type warningsOnly struct{ to slog.Handler }
 
 func (q warningsOnly) Enabled(ctx context.Context, level slog.Level) bool {

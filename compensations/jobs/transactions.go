@@ -13,22 +13,23 @@ import (
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
-// GetExecutor gives each statement of River's a transaction that sets the search_path.
-// River qualifies tables and nothing else: behind a pooler, which takes no settings at
-// login, it would call what a stranger created in a schema of the login's path.
+// GetExecutor runs each of River's statements in a transaction that sets the search_path.
+// River qualifies the names of tables, but not of functions and operators. A pooler accepts no
+// settings at login, so without this, River could call a function that another login has
+// created in a schema of the search_path.
 func (s pollingDriver) GetExecutor() riverdriver.Executor {
 	return s.UnwrapExecutor(transactions{pool: s.pool})
 }
 
-// transactions presents a pool as a transaction, because River's driver accepts nothing
-// else beside a pool. It is never committed as a whole: River commits each transaction
+// transactions makes a pool look like a transaction, because River's driver accepts only a pool
+// or a transaction. River never commits it as a whole, but commits each transaction
 // that it begins in it.
 type transactions struct {
-	pgx.Tx // nil: River calls nothing else of it
+	pgx.Tx // nil, since River calls only the methods that are defined below
 	pool   *pgxpool.Pool
 }
 
-// Config tells River's driver how arguments are sent.
+// Config returns the pool's configuration. River's driver reads there how arguments are sent.
 func (t transactions) Config() *pgxpool.Config { return t.pool.Config() }
 
 func (t transactions) Begin(ctx context.Context) (pgx.Tx, error) {
@@ -36,7 +37,7 @@ func (t transactions) Begin(ctx context.Context) (pgx.Tx, error) {
 }
 
 func (t transactions) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
-	if strings.Contains(sql, " CONCURRENTLY ") { // the upkeep of indexes, which no transaction can do and which calls nothing
+	if strings.Contains(sql, " CONCURRENTLY ") { // rebuilds an index: impossible in a transaction, and it calls no function
 		return t.pool.Exec(ctx, sql, args...)
 	}
 	err = pgx.BeginTxFunc(ctx, t.pool, pgpool.Transaction, func(tx pgx.Tx) error {
@@ -65,7 +66,7 @@ func (t transactions) Query(ctx context.Context, sql string, args ...any) (pgx.R
 	}
 	return &committed{Rows: rows, end: func(failed error) error {
 		if failed != nil {
-			_ = tx.Rollback(context.WithoutCancel(ctx)) // the statement's error tells more
+			_ = tx.Rollback(context.WithoutCancel(ctx)) // the statement's error is returned instead
 			return failed
 		}
 		return tx.Commit(ctx)
@@ -77,10 +78,10 @@ func (t transactions) QueryRow(ctx context.Context, sql string, args ...any) pgx
 	return oneRow{rows, err}
 }
 
-// committed ends its transaction once its rows are read.
+// committed is rows that end their transaction once they are read or closed.
 type committed struct {
 	pgx.Rows
-	end    func(failed error) error // nil once it has ended
+	end    func(failed error) error // ends the transaction; nil once it has ended
 	failed error
 }
 

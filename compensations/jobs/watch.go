@@ -17,9 +17,9 @@ import (
 )
 
 // pollingDriver is River's driver without LISTEN and NOTIFY. Postgres has no privilege
-// for them: any login that may CONNECT could tell River to pause its queues or
-// to give up its leadership. Told that there are none, River wakes its own
-// workers for the jobs that this process inserts, and polls for all others.
+// for these: any login that may CONNECT could make River pause its queues or give up
+// its leadership. Without them, River wakes its own workers for jobs that this
+// process inserts, and polls for all others.
 type pollingDriver struct {
 	*riverpgxv5.Driver
 	pool *pgxpool.Pool
@@ -28,9 +28,9 @@ type pollingDriver struct {
 func (pollingDriver) SupportsListener() bool     { return false }
 func (pollingDriver) SupportsListenNotify() bool { return false }
 
-// dueByDatabase has a job that is to run at once be due by the database's clock.
-// River would take that of the process that inserts it: where that one is ahead,
-// no client works the job until the database's has caught up.
+// dueByDatabase makes a job that should run at once due by the database's clock. River would
+// take the clock of the inserting process. If that clock is ahead, no client would work
+// the job before the database's clock has caught up.
 type dueByDatabase struct{ river.MiddlewareDefaults }
 
 var _ rivertype.JobInsertMiddleware = (*dueByDatabase)(nil)
@@ -40,7 +40,7 @@ func (*dueByDatabase) InsertMany(ctx context.Context, inserts []*rivertype.JobIn
 ) ([]*rivertype.JobInsertResult, error) {
 	for _, job := range inserts {
 		if job.State == rivertype.JobStateAvailable {
-			job.CreatedAt, job.ScheduledAt = &time.Time{}, &time.Time{} // for the zero time, River's SQL has now()
+			job.CreatedAt, job.ScheduledAt = &time.Time{}, &time.Time{} // River's SQL replaces the zero time by now()
 		}
 	}
 	return insert(ctx)
@@ -52,34 +52,34 @@ var watchSQL string
 const (
 	watchInterval = 10 * time.Second
 	watchTimeout  = 10 * time.Second
-	// late is how long jobs may stand still before /readyz says so. A leader that
-	// was killed is replaced within 20 s.
+	// late is how long jobs may wait before /readyz fails. A leader that was killed
+	// is replaced within 20 s.
 	late = time.Minute
-	// otherKinds stands for kinds of job that this version does not know.
+	// otherKinds is the metrics' label for kinds of job that this version does not know.
 	otherKinds = "other"
 )
 
-// watch sees whether jobs come round, by the tables alone: a River that is
-// paused or stuck says nothing. Where the clock of a process that gave a job
-// back was ahead, it also makes that job due.
+// watch checks whether jobs are worked. It reads only the tables for that, since a River that is
+// paused or stuck reports nothing. It also makes jobs due that were given back by a process
+// whose clock is ahead.
 type watch struct {
 	river.MiddlewareDefaults
 	pool   *pgxpool.Pool
 	kinds  map[string]bool
 	oldest *prometheus.GaugeVec
-	looks  map[string]prometheus.Gauge // by the kind of the job
+	looks  map[string]prometheus.Gauge // by the kind of job
 	began  time.Time
-	worked atomic.Pointer[time.Time] // when this process last began a job
+	worked atomic.Pointer[time.Time] // when this process last began a job; at first, when it started
 	seen   atomic.Pointer[tableState]
 }
 
 // tableState is the state of the tables at one look.
 type tableState struct {
-	at        time.Time     // by this process's clock, as all that is compared with it
+	at        time.Time     // by this process's clock
 	oldestDue time.Duration // how long the oldest due job has waited for a worker
-	oldestOf  string        // its kind
-	pageLook  time.Duration // since the last look after incidents began that ended well
-	sagaLook  time.Duration // and the last after sagas
+	oldestOf  string        // the kind of that job
+	pageLook  time.Duration // since the start of the last successful search for incidents to page
+	sagaLook  time.Duration // since the start of the last successful pass of River over sagas
 }
 
 var _ rivertype.WorkerMiddleware = (*watch)(nil)
@@ -117,14 +117,14 @@ func newWatch(pool *pgxpool.Pool, kinds []string, registerer prometheus.Register
 	return w
 }
 
-// Work notes that a job began.
+// Work records that a job began, and works it.
 func (w *watch) Work(ctx context.Context, _ *rivertype.JobRow, work func(context.Context) error) error {
 	now := time.Now()
 	w.worked.Store(&now)
 	return work(ctx)
 }
 
-// run looks until ctx ends. A look that fails shows by its age.
+// run looks every watchInterval until ctx ends. It ignores a look that failed: ready reports one that is too old.
 func (w *watch) run(ctx context.Context) {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
@@ -144,8 +144,8 @@ func (w *watch) see(ctx context.Context) error {
 	rows, _ := w.pool.Query(ctx, watchSQL, []string{KindPageLook, KindSagaLook}) // CollectRows returns the error too
 	ages, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
 		Kind    string
-		Due     *float64 // seconds that the oldest of the kind has been due
-		LookAge *float64
+		Due     *float64 // seconds that the oldest job of the kind has been due
+		LookAge *float64 // seconds since the last successful look began
 	}])
 	if err != nil {
 		return fmt.Errorf("look whether jobs come round: %w", err)
@@ -161,7 +161,7 @@ func (w *watch) see(ctx context.Context) error {
 		if age.Due != nil {
 			oldest[kind] = max(oldest[kind], *age.Due)
 		}
-		if age.LookAge != nil { // no longer than this process could see: before that, perhaps no process ran
+		if age.LookAge != nil { // at most the age of this process: before it, perhaps none ran
 			looks[age.Kind] = max(0, min(looks[age.Kind], seconds(*age.LookAge)))
 		}
 	}
@@ -183,8 +183,8 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 
 var errBlind = errors.New("it could not be seen for a minute whether jobs run: pages and compensations may wait")
 
-// ready returns an error if pages and compensations may wait. If this process works
-// other jobs, a job that waits is not its fault.
+// ready returns an error if pages and compensations may wait. A job that waits is no error
+// if this process works other jobs.
 func (w *watch) ready() error {
 	seen := w.seen.Load()
 	switch {

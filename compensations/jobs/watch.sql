@@ -1,9 +1,8 @@
--- $1 the kinds of jobs that look round.
--- How long the oldest job of each kind has been due, and how long ago the last look of each
--- kind began, by the database's clock. River's own clock is that of a process: where that
--- one is ahead, a job that it gave back lies in the future. No job of ours is planned
--- for later, so it is due now. Where the clock of the process that leads is behind, that
--- one leaves jobs of others waiting which are due.
+-- $1 the kinds of jobs that look for work.
+-- Returns how long the oldest job of each kind has been due, and how long ago the last look of each kind began, by
+-- the database's clock. River uses the clocks of processes. If the clock of a process is ahead, a job that it gives
+-- back is due only in the future. No job of this product is planned for later, so such a job is made due now. If
+-- the leader's clock is behind, the leader leaves due jobs of other processes waiting, so these are made available.
 WITH mended AS (
   UPDATE outbox.river_job SET scheduled_at = now(), state = 'available'
   WHERE state OPERATOR(pg_catalog.=) ANY ('{available,retryable,scheduled}')

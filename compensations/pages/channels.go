@@ -22,17 +22,17 @@ import (
 	"github.com/agentoutbox/drainer/internal/failpoint"
 )
 
-// sendTimeout bounds a page: more than the channel's answer and the database take
-// together. No other process sends the page for as long.
+// sendTimeout bounds the sending of a page. It is longer than the timeouts of the channel and of the
+// database together. During this time no other process sends the page.
 const sendTimeout = 20 * time.Second
 
-// recordTimeout lets what became of a page be recorded during a shutdown.
+// recordTimeout is how long recording a page's outcome may take during a shutdown.
 const recordTimeout = 5 * time.Second
 
 const (
 	// atOnce is how many pages a process sends to one channel at a time.
 	atOnce = 8
-	// turnLength is how long a job goes on with its channel. The next look starts another.
+	// turnLength is after how long a job stops sending to its channel. The next look starts another job.
 	turnLength = 30 * time.Second
 )
 
@@ -41,25 +41,25 @@ type sendWorker struct {
 	pager *Pager
 }
 
-// Timeout lets the last pages of a turn end by themselves.
+// Timeout leaves the last pages of a turn time to be sent.
 func (w *sendWorker) Timeout(*river.Job[sendArgs]) time.Duration { return turnLength + sendTimeout }
 
-// Work takes one turn.
+// Work brings the job's channel up to date for at most turnLength.
 func (w *sendWorker) Work(ctx context.Context, job *river.Job[sendArgs]) error {
 	return w.pager.update(ctx, job.Args.Channel)
 }
 
-// update brings one channel up to date with what the tables say now. In a process a channel
-// has one turn at a time, so that one which hangs takes one worker from the others.
+// update sends to one channel the pages that are due now, for at most turnLength. A process updates a channel
+// only once at a time, so that a channel that hangs takes only one worker.
 func (p *Pager) update(ctx context.Context, name string) error {
 	if _, busy := p.busy.LoadOrStore(name, true); busy {
-		return nil // that turn looks again before it ends, or the next look does
+		return nil // the update under way or the next look finds the page
 	}
 	defer p.busy.Delete(name)
 	for began := time.Now(); time.Since(began) < turnLength; {
 		channel, configured := p.audience.Load().channel(name)
 		if !configured {
-			return nil // a process with another configuration knows it, and looks again
+			return nil // a process that has the channel in its configuration looks again
 		}
 		due, err := p.store.due(ctx, channel, atOnce)
 		if err != nil || len(due) == 0 {
@@ -89,8 +89,8 @@ func (p *Pager) deliverAll(ctx context.Context, channel Channel, pages []Page) (
 	return taken.Load(), errors.Join(errs...)
 }
 
-// deliver reports whether the channel took the page. What it did not take is no error:
-// the page's row says when it is tried again.
+// deliver sends a page and reports whether the channel accepted it. If the channel did not, that is no error: the
+// page's row says when it is tried again.
 func (p *Pager) deliver(ctx context.Context, channel Channel, page Page) (took bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
@@ -122,10 +122,9 @@ func outcomeOf(err error) outcome {
 	return unreached
 }
 
-// client follows no redirect and asks no proxy of the environment: the body may
-// hold a secret, and is for the configured address alone. That address may be
-// private, as an Alertmanager's is; a cloud's metadata service it is never, whatever
-// its name stands for by now.
+// client follows no redirect and uses no proxy of the environment, because the body may contain a secret
+// and is for the configured address only. That address may be private, as an Alertmanager's is. A cloud's
+// metadata service is refused at each connect, since a name can resolve to another address later.
 var client = &http.Client{
 	Transport: &http.Transport{
 		DialContext: egress.Rules{}.Dial, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
@@ -135,7 +134,7 @@ var client = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// RefusedError is a channel's answer that is no success.
+// RefusedError is a channel's answer with a status other than 2xx.
 type RefusedError struct{ Status int }
 
 func (e *RefusedError) Error() string {
@@ -147,8 +146,8 @@ var (
 	errNoAnswer = errors.New("it gave no answer that could be read")
 )
 
-// post delivers a JSON body. Slack's address is its secret, and the errors of
-// net/http repeat an address, so none of them is handed on as it is.
+// post sends a JSON body. It returns no error of net/http as it is, because such an error repeats the address,
+// and Slack's address is its secret.
 func post(ctx context.Context, url string, header http.Header, body []byte) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
@@ -188,21 +187,21 @@ func postJSON(ctx context.Context, url string, body any) error {
 	return post(ctx, url, http.Header{}, text)
 }
 
-// An alert ends by itself unless it is sent again, so it is sent more often
-// than other pages. Alertmanager has a repetition of its own.
+// An alert ends after alertLife unless it is sent again, so it is sent more often than other
+// pages. How often people are paged for it is set in Alertmanager.
 const (
 	AlertmanagerRepeat = time.Minute
 	alertLife          = 5 * AlertmanagerRepeat
 )
 
-// severities are the words of PagerDuty and of most alert rules.
+// severities maps to the words of PagerDuty and of most alert rules.
 var severities = map[incident.Severity]string{incident.Page: "critical", incident.Warning: "warning"}
 
 type alertmanager struct{ url string }
 
-// NewAlertmanager sends to the API v2 below an Alertmanager's address
-// (https://prometheus.io/docs/alerting/latest/alerts_api). Alertmanager knows
-// no acknowledgement: the alert ends with it.
+// NewAlertmanager returns a sender to the API v2 below an Alertmanager's address
+// (https://prometheus.io/docs/alerting/latest/alerts_api). Alertmanager has no
+// acknowledgement, so an acknowledgement ends the alert.
 func NewAlertmanager(url string) Sender {
 	return alertmanager{strings.TrimSuffix(url, "/") + "/api/v2/alerts"}
 }
@@ -224,7 +223,7 @@ func newAlert(page Page, now time.Time) alert {
 	if page.State == Open {
 		ends = now.Add(alertLife)
 	}
-	if ends.Before(page.OpenedAt) { // by the database's clock
+	if ends.Before(page.OpenedAt) { // the database's clock is ahead
 		ends = page.OpenedAt
 	}
 	annotations := map[string]string{"summary": page.Summary()}
@@ -242,7 +241,7 @@ func newAlert(page Page, now time.Time) alert {
 		"dedup_key": page.DedupKey(),
 	}
 	if page.ToolName != "" {
-		labels["provider"], labels["operation"] = page.provider(), page.operation() // an empty label is none
+		labels["provider"], labels["operation"] = page.provider(), page.operation() // an empty label counts as missing
 	}
 	if page.IntentID != 0 {
 		labels["intent_id"] = strconv.FormatInt(page.IntentID, 10)
@@ -258,7 +257,7 @@ func newAlert(page Page, now time.Time) alert {
 
 type pagerDuty struct{ url, routingKey string }
 
-// NewPagerDuty sends to the Events API v2
+// NewPagerDuty returns a sender to the Events API v2
 // (https://developer.pagerduty.com/docs/events-api-v2-overview).
 func NewPagerDuty(url, routingKey string) Sender { return pagerDuty{url, routingKey} }
 
@@ -270,7 +269,7 @@ type pagerDutyEvent struct {
 	DedupKey    string            `json:"dedup_key"`
 	Client      string            `json:"client"`
 	ClientURL   string            `json:"client_url,omitempty"`
-	Payload     *pagerDutyPayload `json:"payload,omitempty"` // only to trigger
+	Payload     *pagerDutyPayload `json:"payload,omitempty"` // only in a trigger
 }
 
 type pagerDutyPayload struct {
@@ -298,17 +297,17 @@ func (c pagerDuty) Send(ctx context.Context, page Page) error {
 
 type slack struct{ webhookURL string }
 
-// NewSlack sends to an incoming webhook
+// NewSlack returns a sender to an incoming webhook
 // (https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks).
-// Its URL is a secret.
+// The URL is a secret.
 func NewSlack(webhookURL string) Sender { return slack{webhookURL} }
 
 func (c slack) Send(ctx context.Context, page Page) error {
 	return postJSON(ctx, c.webhookURL, map[string]string{"text": slackText(page)})
 }
 
-// slackEscape keeps a name from mentioning a channel or ending a quote. As code, it
-// is no link either.
+// slackEscape keeps a name from mentioning a channel or ending a quote. The name is shown as code, so that it
+// becomes no link.
 var slackEscape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", "'")
 
 func slackText(page Page) string {
@@ -341,8 +340,8 @@ type webhook struct {
 // ErrWebhookSecret says that a secret cannot sign.
 var ErrWebhookSecret = errors.New("a webhook's secret is whsec_ and bytes in base64")
 
-// NewWebhook sends what Standard Webhooks (https://www.standardwebhooks.com)
-// specifies, signed.
+// NewWebhook returns a sender of signed messages as specified by Standard Webhooks
+// (https://www.standardwebhooks.com). It fails with ErrWebhookSecret.
 func NewWebhook(url, secret string) (Sender, error) {
 	sign, err := standardwebhooks.NewWebhook(secret)
 	if err != nil {
@@ -367,7 +366,7 @@ func (c webhook) Send(ctx context.Context, page Page) error {
 	if err != nil {
 		return fmt.Errorf("write the page: %w", err)
 	}
-	signature, _ := c.sign.Sign(page.MessageID(), now, body) // nothing can fail in an HMAC
+	signature, _ := c.sign.Sign(page.MessageID(), now, body) // an HMAC cannot fail
 	header := http.Header{}
 	header.Set(standardwebhooks.HeaderWebhookID, page.MessageID())
 	header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))

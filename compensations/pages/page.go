@@ -13,11 +13,10 @@ import (
 	"github.com/agentoutbox/drainer/drainer/incident"
 )
 
-// remedy lists the commands, beside looking and acknowledging, that lead out of
-// it. A collision and a first replay have no other, as acknowledging ends them. It
-// ends a refused intent, too.
+// remedy lists the commands that end an incident of a kind, except those that show or acknowledge it. A collision and a
+// first replay need no other command, since an acknowledgement resolves them. It also resolves a refused intent.
 var remedy = map[incident.Kind][]string{
-	// The plain retry is refused where it is not safe; what is safe comes first.
+	// The retry comes first: the plain retry is refused if it is not safe.
 	incident.OutcomeUnknown:        {"drainer intents retry INTENT --config FILE --reason TEXT", "drainer intents resolve INTENT --as completed|failed --reason TEXT"},
 	incident.CompensationFailed:    sagaRemedy,
 	incident.ReversalWindowExpired: {sagaRemedy[0], "drainer sagas retry --intent INTENT --undone INTENT --reason TEXT", sagaRemedy[2]},
@@ -39,57 +38,55 @@ var sagaRemedy = []string{
 	"drainer sagas resolve --intent INTENT --reason TEXT",
 }
 
-// State is where an incident or a group stands.
+// State is the state of an incident or of a group.
 type State string
 
-// An incident is open until an operator acknowledges it, and resolved once
-// its cause is gone, whichever comes first. A group is open while any of its
-// incidents is, and resolved once all are.
+// An incident is open until an operator acknowledges it or its cause is gone. It is resolved once its cause is gone.
+// A group is open while any of its incidents is open, and resolved once all of them are resolved.
 const (
 	Open         State = "open"
 	Acknowledged State = "acknowledged"
 	Resolved     State = "resolved"
 )
 
-// Page is the message to a channel about a group: the incidents of one kind at one
-// provider that are open at one time. The first of them, as the group was opened, names
-// it. The page names that one's intent by its number and its key, a hash, and shows
-// nothing of what the agent wrote but the tool's name.
+// Page is the message to a channel about a group: the incidents of one kind at one provider that are open at the same
+// time. The first incident of the opened group identifies the group. The page names the intent of this incident by
+// its number and its key, which is a hash. Of the agent's data the page shows only the tool's name.
 type Page struct {
-	Outbox         string // keeps several outboxes that share a pager apart
-	IncidentID     int64  // the first
-	Generation     int    // how often the first was opened
+	Outbox         string // identifies the outbox, since several may share a channel
+	IncidentID     int64  // the first incident
+	Generation     int    // how often the first incident was opened
 	State          State  // of the group
 	Kind           incident.Kind
-	IntentID       int64  // 0: the incident is about none, or it is not known any more; there is no key
-	ToolName       string // or a provider's; empty: it is not known any more, or the incident is about the whole outbox
+	IntentID       int64  // 0: the incident has no intent, or it is not known any more; then there is no key
+	ToolName       string // a tool or a provider; empty: it is not known any more, or the incident is about the whole outbox
 	IdempotencyKey string
 	OpenedAt       time.Time
-	By             string    // who acknowledged or resolved the first, if any operator did
-	Count          int       // how many incidents are open; those told of last, where none is
-	FirstIsOver    bool      // acknowledged or resolved: it is others that are open
+	By             string    // who acknowledged or resolved the first incident; empty while the group is open
+	Count          int       // how many incidents are open; if none is, how many the last page counted
+	FirstIsOver    bool      // the first incident is acknowledged or resolved, so only others are open
 	Newest         time.Time // when the last of them was opened
-	Sends          int       // how often this channel was sent something of the group before
-	Console        string    // its URL in browsers; empty: the page links to nothing
-	IsNarrow       bool      // the channel's match leaves out incidents of the same kind and provider
+	Sends          int       // how many pages about the group this channel got before
+	Console        string    // the console's URL in browsers; empty: the page has no link
+	IsNarrow       bool      // the channel's match leaves out some incidents of the same kind and provider
 }
 
-// isSingle says that the page is about its first incident and no other.
+// isSingle reports whether the page is about its first incident only.
 func (p Page) isSingle() bool { return p.Count <= 1 && (!p.FirstIsOver || p.State != Open) }
 
-// DedupKey is one opening of one group, the same in every page about it. The intent's
-// key is no part of it: an operator may give the intent another one.
+// DedupKey identifies one opening of one group, in each page about it. It does not contain the
+// intent's key, because an operator may give the intent another key.
 func (p Page) DedupKey() string {
 	return fmt.Sprintf("outbox-incident-%s-%d-%d", p.Outbox, p.IncidentID, p.Generation)
 }
 
-// MessageID is one message: the next one, a repetition or other news, has
-// another.
+// MessageID identifies one message. It stays the same if the message is retried. Each further message about the group,
+// a repetition too, has another id.
 func (p Page) MessageID() string {
 	return fmt.Sprintf("%s-%s-%d", p.DedupKey(), p.State, p.Sends)
 }
 
-// Summary is one line.
+// Summary returns one line about the page.
 func (p Page) Summary() string { return p.summary(p.tool()) }
 
 func (p Page) summary(tool string) string {
@@ -115,7 +112,7 @@ func (p Page) incidents() string {
 	return fmt.Sprintf("%d incidents", p.Count)
 }
 
-// Todo lists what to type while an incident is open.
+// Todo lists the commands to type while the group is open. It is nil otherwise.
 func (p Page) Todo() []string {
 	if p.State != Open {
 		return nil
@@ -139,8 +136,8 @@ func (p Page) Todo() []string {
 	return append(todo, ack)
 }
 
-// chosen are the flags that choose the incidents of the group, and whether they choose
-// no others. A shell would take another provider's name apart.
+// chosen returns flags that choose the incidents of the group, and whether they choose no
+// others. They leave out a provider's name that a shell would not take as one plain word.
 func (p Page) chosen() (flags string, isGroup bool) {
 	flags = "--kind " + string(p.Kind)
 	if spansProviders(p.Kind) {
@@ -153,13 +150,13 @@ func (p Page) chosen() (flags string, isGroup bool) {
 	return flags + " --provider " + provider, !p.IsNarrow
 }
 
-// plainProvider has letters that neither a shell nor a link takes apart.
+// plainProvider returns the provider's name, and whether neither a shell nor a link changes any letter of it.
 func (p Page) plainProvider() (provider string, is bool) {
 	provider, _, _ = strings.Cut(p.ToolName, "/")
 	return provider, provider != "" && provider == p.provider() && !strings.HasPrefix(provider, "-")
 }
 
-// link is where the console shows the incident or the group; empty where no console is known.
+// link returns the console's URL for the incident or the group. It is empty if no console is configured.
 func (p Page) link() string {
 	if p.Console == "" {
 		return ""
@@ -174,8 +171,8 @@ func (p Page) link() string {
 	return strings.TrimSuffix(p.Console, "/") + "/incidents?" + query.Encode()
 }
 
-// spansProviders says that the group is of every provider: agents make up the names of
-// those, and each would be a page.
+// spansProviders reports whether incidents of all providers form one group. Agents can make up names of providers that
+// are not configured, and each name would be a page.
 func spansProviders(kind incident.Kind) bool { return kind == incident.UnconfiguredProvider }
 
 func (p Page) provider() string {
@@ -185,15 +182,14 @@ func (p Page) provider() string {
 
 func (p Page) operation() string {
 	provider, operation, slashed := strings.Cut(p.tool(), "/")
-	if !slashed && p.IntentID != 0 { // agents may leave out the slash
+	if !slashed && p.IntentID != 0 { // a tool without a slash: its operation has the provider's name
 		return provider
 	}
 	return operation
 }
 
-// tool is the name in plain letters. Any agent that can enqueue writes it, and chat
-// clients and pagers make links, mentions and bold text of what they find. A name
-// with a dot could be taken for a host.
+// tool returns the tool's name in plain letters. Any agent that can enqueue chooses the name, and chat clients and
+// pagers turn some letters into links, mentions and bold text. They could take a name with a dot for a host.
 func (p Page) tool() string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -206,10 +202,10 @@ func (p Page) tool() string {
 	}, p.ToolName)
 }
 
-// maxBy bounds the letters of a name that an operator states.
+// maxBy bounds the letters of an operator's name.
 const maxBy = 100
 
-// by is one line, and ends no code of Slack's.
+// by returns the operator's name as one line, without letters that would end code in Slack.
 func (p Page) by() string {
 	letters := []rune(p.By)
 	return strings.Map(func(r rune) rune {
@@ -220,7 +216,7 @@ func (p Page) by() string {
 	}, string(letters[:min(len(letters), maxBy)]))
 }
 
-// details are the fields of a page that programs read.
+// details holds the fields of a page for programs.
 type details struct {
 	Count          int           `json:"count"`
 	IncidentID     int64         `json:"incident_id"`
@@ -250,15 +246,15 @@ func (p Page) details() details {
 // Channel is one way to reach a human.
 type Channel struct {
 	Name   string         // in the table, in metrics and in logs
-	Match  incident.Match // what it gets
-	Repeat time.Duration  // how often it hears of a group that stays open
-	// Console is its URL in browsers, to which pages link. Empty: they do not.
+	Match  incident.Match // the incidents that it gets
+	Repeat time.Duration  // how often the page about a group that stays open is repeated
+	// Console is the console's URL in browsers, to which pages link. Empty: pages have no link.
 	Console string
 	Sender  Sender
 }
 
-// Sender delivers one page; nil says that the other side has taken it. An error
-// shows neither an address nor a secret.
+// Sender sends one page. It returns nil once the other side has accepted the page. Its errors contain neither a
+// secret nor a URL.
 type Sender interface {
 	Send(context.Context, Page) error
 }

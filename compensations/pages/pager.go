@@ -1,26 +1,23 @@
-// Package pages tells humans what only a human can decide.
+// Package pages sends pages about incidents to humans.
 //
-//	incident opened ─▶ look, every few seconds: which channel has not heard of it?
+//	incident opened ─▶ look, every few seconds: for which channels is a page due?
 //	                     │ a job for each such channel
 //	                     ▼
-//	                   send ──▶ told: open ──▶ again as the group grows, and every
-//	                     ▲                     repeat, until acknowledged, then resolved
-//	                     └── the channel is down: later, as often as it takes
+//	                   send ──▶ the row says: open ──▶ sent again as the group grows and each
+//	                     ▲                             Repeat, until acknowledged or resolved
+//	                     └── the channel fails: retried later, without an end
 //
-// A page is about a group: the incidents of one kind at one provider, of those that the
-// channel's match chooses. A row of outbox.page is one opening of a group for one channel.
-// New incidents join it while one that it was told of is open, and begin another opening
-// after that.
+// A page is about a group: the incidents of one kind at one provider that the channel's match chooses. A row of
+// outbox.page is one opening of a group for one channel. New incidents join the opening while an incident that was
+// paged is open. After that, they begin another opening.
 //
-// A channel is brought up to date: it is told what a group is now, whenever
-// that is not what it was told last. So a job may run twice or be cut off
-// anywhere, and what was missed while a channel was down is not repeated to it.
-// The row of the page says who is at it and when it is tried again, by the
-// database's clock; a job of River only starts it.
+// A page is due if the group has changed since the last page about it, or when that page is repeated. So a job may
+// run twice or end at any point, and a channel that was down gets only the present state. The page's row says until
+// when a process is sending the page, and when it is tried again, by the database's clock. A job of River only
+// starts the sending.
 //
-// The look also opens the incidents that no commit of the engine can: keys that
-// collided, whose transactions were rolled back, and providers that no daemon
-// serves.
+// The look also opens the incidents that no commit of the engine can open. These are for keys that collided, because
+// their transactions were rolled back, and for providers and operations that no daemon serves.
 package pages
 
 import (
@@ -46,33 +43,34 @@ import (
 
 // Settings configure a pager.
 type Settings struct {
-	Channels  []Channel // none: incidents are opened, and no human is paged
-	Providers []string  // those that this process serves
-	Interval  time.Duration
-	Retry     func(failures int) time.Duration // how long a channel that failed is left alone
+	Channels  []Channel                        // empty: incidents are opened, but no human is paged
+	Providers []string                         // the providers that this process serves
+	Interval  time.Duration                    // between looks
+	Retry     func(failures int) time.Duration // how long to wait before a page that failed is tried again
 }
 
-// Defaults fill in what is seldom another.
+// Defaults returns settings with the usual interval and retry.
 func Defaults(channels []Channel, providers []string) Settings {
 	return Settings{Channels: channels, Providers: providers, Interval: 3 * time.Second, Retry: Backoff}
 }
 
-// Backoff ends at a minute, so that a channel that is back hears soon.
+// Backoff returns the usual delay before the next try. It is at most a minute, so that a channel that works again is
+// paged soon.
 func Backoff(failures int) time.Duration {
 	return dispatch.Backoff{Base: 2 * time.Second, Cap: time.Minute}.Delay(failures, 0, rand.Float64())
 }
 
-// Pager is a part for [jobs.New].
+// Pager is the part of River's jobs that looks for incidents and pages.
 type Pager struct {
 	store    store
-	settings Settings // all but whom to tell of what, which is audience
+	settings Settings // its Channels and Providers are replaced by audience
 	audience atomic.Pointer[audience]
-	busy     sync.Map // the channels that a job of this process is at
+	busy     sync.Map // the channels that this process is updating
 	metrics  *metrics
 	log      *slog.Logger
 }
 
-// audience holds the channels, and the providers whose incidents they get.
+// audience holds the channels, and the providers that this process serves.
 type audience struct {
 	channels  []Channel
 	providers []string
@@ -89,28 +87,28 @@ func (a *audience) channel(name string) (Channel, bool) {
 
 var _ jobs.Part = (*Pager)(nil)
 
-// New registers the pager's metrics. The pool is the caller's.
+// New returns a Pager with its metrics registered. The caller closes the pool.
 func New(pool *pgxpool.Pool, settings Settings, log *slog.Logger, registerer prometheus.Registerer) *Pager {
 	p := &Pager{store: store{pool}, settings: settings, metrics: newMetrics(registerer), log: log}
 	p.Use(settings.Channels, settings.Providers)
 	return p
 }
 
-// Use sends to these channels from the next look on, and the pages that are under
-// way to a channel that is none of them end. What is being sent is sent.
+// Use replaces the channels and providers, from the next look on. Updates of a channel that is no longer configured
+// end, but a page that is being sent is still sent.
 func (p *Pager) Use(channels []Channel, providers []string) {
 	p.metrics.announce(channels)
 	p.audience.Store(&audience{channels, providers})
 }
 
-// Kinds are those of its jobs.
+// Kinds implements [jobs.Part].
 func (p *Pager) Kinds() []string { return []string{lookArgs{}.Kind(), sendArgs{}.Kind()} }
 
-// Run brings all channels up to date whenever there is an incident that cannot wait for a look: after a failover, River has
-// to find a leader first.
+// Run updates all channels each time that incidents receives, until ctx ends. These are incidents that cannot wait for a
+// look: after a failover, River has to find a leader first.
 func (p *Pager) Run(ctx context.Context, incidents <-chan struct{}) error {
 	var updates sync.WaitGroup
-	defer updates.Wait() // what was sent is still recorded, with the pool that the caller closes
+	defer updates.Wait() // they still record sent pages with the pool, which the caller closes then
 	for {
 		select {
 		case <-ctx.Done():
@@ -133,7 +131,7 @@ func (p *Pager) Register(workers *river.Workers) {
 	river.AddWorker(workers, &sendWorker{pager: p})
 }
 
-// Periodic is the look.
+// Periodic returns the look. It starts when the process begins to lead, and then each Interval.
 func (p *Pager) Periodic() []*river.PeriodicJob {
 	return []*river.PeriodicJob{river.NewPeriodicJob(
 		river.PeriodicInterval(p.settings.Interval),
@@ -142,12 +140,12 @@ func (p *Pager) Periodic() []*river.PeriodicJob {
 	)}
 }
 
-// lookArgs is the leader's job that finds out who is to be told what.
+// lookArgs is the leader's job that opens incidents and finds the channels with due pages.
 type lookArgs struct{}
 
 func (lookArgs) Kind() string { return jobs.KindPageLook }
 
-// InsertOpts leave out retries: the next look comes soon.
+// InsertOpts turns retries off, since the next look comes soon.
 func (lookArgs) InsertOpts() river.InsertOpts { return river.InsertOpts{MaxAttempts: 1} }
 
 type lookWorker struct {
@@ -155,8 +153,8 @@ type lookWorker struct {
 	pager *Pager
 }
 
-// Work takes its steps whether or not the one before failed: not being able to
-// notice one thing must not keep another from being told.
+// Work takes each step even if an earlier one failed: an error with one kind of incident or one channel must not
+// delay the pages of others.
 func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
 	p, told := w.pager, w.pager.audience.Load()
 	errs := []error{p.store.notice(ctx, told.providers)}
@@ -170,8 +168,8 @@ func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
 	return err
 }
 
-// enqueue inserts a job for the channel, unless it is up to date or a job waits. Looks
-// that overlap may insert two: the rows of the pages let one of them send each.
+// enqueue inserts a job for the channel, unless no page is due or a job waits. Two looks that overlap may each insert
+// a job. The rows of the pages let only one of the jobs send each page.
 func (p *Pager) enqueue(ctx context.Context, channel Channel) error {
 	waits, err := p.store.waits(ctx, channel)
 	if err != nil || waits {
@@ -194,9 +192,8 @@ type sendArgs struct {
 
 func (sendArgs) Kind() string { return "page_send" }
 
-// InsertOpts leave repeating to the looks, which ask the database when a page is
-// due. River would ask the clock of the process that failed, and would take the job
-// of a process that was killed for one that runs.
+// InsertOpts turns River's retries off: the looks retry, by the database's clock. River would use the clock of
+// the process that failed, and would take the job of a killed process for a running job.
 func (sendArgs) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{Queue: jobs.QueuePages, MaxAttempts: 1}
 }
@@ -214,24 +211,25 @@ var (
 	toldSQL string
 )
 
-// updateAfter is how often a channel hears at most that a group grew, unless the group
-// doubled: then it hears at once.
+// updateAfter is the least time between two pages about a group that grows. If the group has doubled, the page is
+// due at once.
 const updateAfter = 5 * time.Minute
 
-// unconfiguredAfter leaves time to deploy the agent before its drainer.
+// unconfiguredAfter is how long rows may wait for a provider that no worker serves. It leaves time to deploy an
+// agent before its drainer.
 const unconfiguredAfter = 5 * time.Minute
 
 const (
-	// unknownAfter leaves time to roll a configuration out.
+	// unknownAfter is how long rows may wait for an operation that no worker knows. It leaves time to roll out a
+	// configuration.
 	unknownAfter = 15 * time.Minute
-	// mostUnknown bounds what an agent can page for with made-up names.
+	// mostUnknown bounds the incidents that an agent can open with made-up names.
 	mostUnknown = 20
 )
 
 type store struct{ pool *pgxpool.Pool }
 
-// waits says whether a job for the channel does. One that runs is not asked: its process
-// may be dead.
+// waits reports whether a job for the channel waits. It ignores a running job, since that job's process may be dead.
 func (s store) waits(ctx context.Context, channel Channel) (waits bool, err error) {
 	err = s.pool.QueryRow(ctx, waitsSQL, sendArgs{}.Kind(), channel.Name).Scan(&waits)
 	if err != nil {
@@ -240,9 +238,8 @@ func (s store) waits(ctx context.Context, channel Channel) (waits bool, err erro
 	return waits, nil
 }
 
-// due lists what a channel is to be told, and nothing that another process is sending. Of
-// nine pages about three are of new groups, as long as there are such, and one is a
-// repetition.
+// due lists the pages that a channel should get, except those that another process is sending. While pages of all
+// kinds are due, about 4 of 11 are about new groups, and 1 of 11 is a repetition.
 func (s store) due(ctx context.Context, channel Channel, limit int) ([]Page, error) {
 	// CollectRows returns the error too.
 	rows, _ := s.pool.Query(ctx, dueSQL, channel.Name, channel.Repeat.Seconds(), updateAfter.Seconds(), limit,
@@ -270,17 +267,17 @@ func (s store) begin(ctx context.Context, channel string, page Page) (try int, e
 	return try, nil
 }
 
-// missed says that the channel did not take it, and how long to leave it alone.
+// missed records that the channel did not accept the page, and after how long it is tried again.
 func (s store) missed(ctx context.Context, channel string, page Page, wait time.Duration) error {
 	return s.execute(ctx, "put a page off", missedSQL, channel, page.IncidentID, page.Generation, wait.Seconds())
 }
 
-// recordSent says that it did.
+// recordSent records that the channel accepted the page.
 func (s store) recordSent(ctx context.Context, channel string, page Page) error {
 	return s.execute(ctx, "record a page", toldSQL, channel, page.IncidentID, page.Generation, page.State, page.Sends)
 }
 
-// notice opens and resolves the incidents that no commit of the engine can.
+// notice opens and resolves the incidents that no commit of the engine can open.
 func (s store) notice(ctx context.Context, configured []string) error {
 	return errors.Join(
 		s.execute(ctx, "look for key collisions", sql.PagesCollided),
@@ -318,7 +315,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	return m
 }
 
-// announce counts for each channel from 0.
+// announce makes the counters of each channel, so that they start at 0.
 func (m *metrics) announce(channels []Channel) {
 	for _, channel := range channels {
 		for _, outcome := range []outcome{delivered, refused, unreached} {

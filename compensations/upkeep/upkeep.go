@@ -1,16 +1,15 @@
-// Package upkeep forgets what the outbox need not remember any more, so that
-// it does not grow forever.
+// Package upkeep deletes old settled intents, so that the outbox does not grow forever.
 //
-// A settled intent is kept for its retention, and so is its key: enqueueing it
-// again changes nothing until then, and makes a new intent afterwards. That
-// time is the dedupe window which agents can rely on.
+// A settled intent is kept for its retention, and so is its key. To enqueue the same key
+// changes nothing until then, and makes a new intent afterwards. So the retention is the
+// dedupe window on which agents can rely.
 //
-// The fleet's leader starts a prune every ten minutes. It walks through the
-// intents in the order of their ids, a bounded batch a transaction, rests as
-// long as it worked, and hands its place on to the next slice until it has
-// reached what is too young. What may go is decided in the function
-// outbox.prune, which waits for no lock. It keeps everything for as long as the
-// schema's owner says in outbox.setting, whatever a daemon asks for.
+// The fleet's leader starts a prune every ten minutes. A prune walks through the intents in the
+// order of their ids. It deletes a bounded batch in each transaction, and rests after each as long
+// as the batch took. The next slice goes on where a slice ended, until the prune reaches
+// intents that are too young. The function outbox.prune decides which intents may be deleted, and
+// waits for no lock. It keeps all intents for at least as long as the schema's owner says in
+// outbox.setting, even if a daemon asks for less.
 package upkeep
 
 import (
@@ -39,11 +38,11 @@ const interval = 10 * time.Minute
 
 // Retention is how long settled intents are kept.
 type Retention struct {
-	// Tools are by full name, such as stripe/create_charge. Intents of other tools
-	// are kept for good: another process may know better. A key must not be forgotten
-	// before its provider forgets it.
+	// Tools holds the retention of each tool, by its full name, such as stripe/create_charge. Intents
+	// of other tools are kept for good, since another process may have their retention. A retention
+	// must not be shorter than the time for which the provider remembers a key.
 	Tools map[string]time.Duration
-	// MaxRun is how long a run that is still in use keeps its old intents, at most.
+	// MaxRun is how long the intents of a run that is still in use are kept at most.
 	MaxRun time.Duration
 }
 
@@ -66,13 +65,13 @@ func (r Retention) validate() error {
 type Upkeep struct {
 	pool      *pgxpool.Pool
 	retention atomic.Pointer[Retention]
-	overruled atomic.Pointer[Retention] // was logged
+	overruled atomic.Pointer[Retention] // the retention that was last compared with the owner's
 	pace      pace
 	log       *slog.Logger
 	pruned    prometheus.Counter
 }
 
-// New leaves the pool to its owner.
+// New returns an Upkeep with its metric registered, or [ErrRetention]. The caller closes the pool.
 func New(pool *pgxpool.Pool, retention Retention, log *slog.Logger, registerer prometheus.Registerer) (*Upkeep, error) {
 	u := &Upkeep{pool: pool, pace: usualPace, log: log, pruned: prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: "drainer", Name: "pruned_total", Help: "Settled intents that this process pruned.",
@@ -86,8 +85,8 @@ func New(pool *pgxpool.Pool, retention Retention, log *slog.Logger, registerer p
 	return u, nil
 }
 
-// Prepare readies another retention, and fails where New would. It counts from
-// the next batch once use is called.
+// Prepare checks another retention, and fails like New. The retention takes effect with the
+// next batch after use is called.
 func (u *Upkeep) Prepare(retention Retention) (use func(), err error) {
 	if err := retention.validate(); err != nil {
 		return nil, err
@@ -95,14 +94,14 @@ func (u *Upkeep) Prepare(retention Retention) (use func(), err error) {
 	return func() { u.retention.Store(&retention) }, nil
 }
 
-// Kinds are those of its jobs.
+// Kinds implements [jobs.Part].
 func (u *Upkeep) Kinds() []string { return []string{pruneArgs{}.Kind()} }
 
 // Register adds the worker that prunes.
 func (u *Upkeep) Register(workers *river.Workers) { river.AddWorker(workers, &pruneWorker{upkeep: u}) }
 
-// Periodic starts a prune with the leader, and then every ten minutes unless
-// the last one is still at it.
+// Periodic returns the prune. It starts when the process begins to lead, and then every ten minutes
+// unless the last prune still runs.
 func (u *Upkeep) Periodic() []*river.PeriodicJob {
 	return []*river.PeriodicJob{river.NewPeriodicJob(
 		river.PeriodicInterval(interval),
@@ -111,7 +110,7 @@ func (u *Upkeep) Periodic() []*river.PeriodicJob {
 	)}
 }
 
-// onlyOne is not retried either: the next one comes soon.
+// onlyOne lets one prune exist at a time. It turns retries off too, since the next prune comes soon.
 var onlyOne = &river.InsertOpts{
 	MaxAttempts: 1,
 	UniqueOpts: river.UniqueOpts{ByQueue: true, ByState: []rivertype.JobState{
@@ -120,13 +119,13 @@ var onlyOne = &river.InsertOpts{
 	}},
 }
 
-// pace bounds what a prune asks of the database at once.
+// pace bounds the load that a prune puts on the database.
 type pace struct {
-	looks int           // intents that one transaction looks at
-	slice time.Duration // how long one go of the job may take
+	looks int           // how many intents one transaction looks at
+	slice time.Duration // after how long a run of the job ends
 }
 
-// forGood is longer than any outbox lives.
+// forGood is the retention of tools that have none: longer than any outbox exists.
 const forGood = 100 * 365 * 24 * time.Hour
 
 var usualPace = pace{looks: 1000, slice: 30 * time.Second}
@@ -140,8 +139,8 @@ type pruneWorker struct {
 	upkeep *Upkeep
 }
 
-// Work takes one slice of a walk. Where it ended is kept as the job's output:
-// starting over would never get past many intents that are kept for longer.
+// Work prunes one slice of the intents. It keeps the place where it ended as the job's output. If each slice
+// began at the first intent, it would never get past many intents with a longer retention.
 func (w *pruneWorker) Work(ctx context.Context, job *river.Job[pruneArgs]) error {
 	var from int64
 	if err := w.upkeep.sayWhereTheOwnerOverrules(ctx); err != nil {
@@ -162,7 +161,7 @@ func (w *pruneWorker) Work(ctx context.Context, job *river.Job[pruneArgs]) error
 	return river.JobSnooze(0)
 }
 
-// slice prunes batch after batch, and returns where to go on; nil at the end.
+// slice prunes batch after batch. It returns the id after which the next slice goes on, or nil at the end.
 func (u *Upkeep) slice(ctx context.Context, from int64) (next *int64, err error) {
 	started, total := time.Now(), 0
 	defer func() {
@@ -186,7 +185,7 @@ func (u *Upkeep) slice(ctx context.Context, from int64) (next *int64, err error)
 	}
 }
 
-// batch is written for READ COMMITTED, and the role's default may be stricter.
+// batch prunes one batch after an id. It sets READ COMMITTED, since the role's default may be stricter.
 func (u *Upkeep) batch(ctx context.Context, after int64) (pruned int, next *int64, err error) {
 	err = pgx.BeginTxFunc(ctx, u.pool, pgpool.Transaction, func(tx pgx.Tx) error {
 		retention := u.retention.Load()
@@ -200,8 +199,8 @@ func (u *Upkeep) batch(ctx context.Context, after int64) (pruned int, next *int6
 	return pruned, next, nil
 }
 
-// sayWhereTheOwnerOverrules logs once for each configuration that intents are
-// kept for longer than it says.
+// sayWhereTheOwnerOverrules logs, once for each configuration, if the schema's owner keeps intents longer than
+// the configuration says.
 func (u *Upkeep) sayWhereTheOwnerOverrules(ctx context.Context) error {
 	retention := u.retention.Load()
 	if u.overruled.Load() == retention {
@@ -229,14 +228,14 @@ func (r Retention) columns() (tools []string, seconds []float64) {
 	tools, seconds = []string{}, []float64{} // NULL would not be an empty list
 	for tool, kept := range r.Tools {
 		tools, seconds = append(tools, tool), append(seconds, kept.Seconds())
-		if name := (dispatch.Tuple{ToolName: tool}); name.Provider() == name.Operation() { // which agents may also write without the slash
+		if name := (dispatch.Tuple{ToolName: tool}); name.Provider() == name.Operation() { // agents may also write such a tool without the slash
 			tools, seconds = append(tools, name.Provider()), append(seconds, kept.Seconds())
 		}
 	}
 	return tools, seconds
 }
 
-// rest leaves the disk to the lanes for a while.
+// rest waits for d, so that the lanes can use the disk.
 func rest(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

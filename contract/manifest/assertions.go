@@ -10,31 +10,31 @@ import (
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
-// Extension is the name under which an operation declares itself.
+// Extension is the field of an operation that holds its declaration.
 const Extension = "x-agent-idempotency"
 
-// Declaration holds an operation's promises about being repeated. A promise
-// that could not be read is zero, and a violation.
+// Declaration holds the promises of an operation about repeated calls. If a promise could not be read, its
+// field is zero and there is a violation.
 type Declaration struct {
 	Class          dispatch.Class
 	Key            Key
 	TTL            time.Duration // how long the provider remembers a key
-	Scope          string        // within what keys are unique
+	Scope          string        // the scope in which keys are unique, such as account
 	Replay         Marker
-	ConflictStatus int    // for a key that was used with another payload
-	InFlightStatus int    // for a key whose first call is not finished; 0 where nothing is declared
-	Absent         string // of a read: a jq condition over {status, headers, body} that nothing was found
-	Reversal       string
-	Lookup         string
-	ReversalWindow time.Duration // for how long the reversal works; 0 where nothing is declared
+	ConflictStatus int           // status for a key that was used with another payload
+	InFlightStatus int           // status for a key whose first call has not ended; 0: not declared
+	Absent         string        // of a read: a jq condition over {status, headers, body} that is true if nothing was found
+	Reversal       string        // operationId
+	Lookup         string        // operationId
+	ReversalWindow time.Duration // for how long the reversal works; 0: not declared
 
-	present map[string]bool // the fields that were written, well or badly
+	present map[string]bool // the fields that the document has, valid or not
 }
 
 // HasClass reports whether the class is one of the four.
 func (d *Declaration) HasClass() bool { return slices.Contains(dispatch.Classes(), d.Class) }
 
-// Key says where the idempotency key goes; one of the fields is set.
+// Key says where in the request the idempotency key goes. One of the fields is set.
 type Key struct{ Header, Query, Field string }
 
 // Marker is the response header that marks a replay.
@@ -106,8 +106,7 @@ func (o *Operation) readMarker(fields *object) Marker {
 	return marker
 }
 
-// fieldNames lists every field but class, in the order in which they are
-// asserted.
+// fieldNames lists all fields except class, in the order in which they are asserted.
 var fieldNames = []string{"key", "ttl", "scope", "replay", "conflict_status", "in_flight_status", "absent", "reversal", "lookup", "reversal_window"}
 
 var required = map[dispatch.Class][]string{
@@ -134,7 +133,7 @@ var examples = map[string]string{
 	"reversal_window": "reversal_window: 72h",
 }
 
-// assert checks every operation by itself and against the others.
+// assert checks each operation by itself and against the others.
 func (d *Document) assert() {
 	first := map[string]*Operation{}
 	for _, operation := range d.Operations {
@@ -163,8 +162,8 @@ func (o *Operation) assertClass() {
 	}
 }
 
-// assertClassName speaks of a class that is none, unless its form was a
-// violation already.
+// assertClassName adds a violation for an unknown or missing class, unless the form of the field is a violation
+// already.
 func (o *Operation) assertClassName(class dispatch.Class) {
 	cure := "write one of " + list(dispatch.Classes())
 	switch {
@@ -175,7 +174,7 @@ func (o *Operation) assertClassName(class dispatch.Class) {
 	}
 }
 
-// assertFields compares what is written with what the class has.
+// assertFields compares the fields of the declaration with those that its class needs and allows.
 func (o *Operation) assertFields() {
 	if o.Declaration == nil || !o.Declaration.HasClass() {
 		return
@@ -280,22 +279,22 @@ type Rule string
 
 const (
 	RuleUndeclared         Rule = "undeclared"          // a write without x-agent-idempotency
-	RuleMalformed          Rule = "malformed"           // a value that is no object, text or whole number where one belongs
-	RuleUnknownField       Rule = "unknown_field"       // most often a typo
-	RuleUnknownClass       Rule = "unknown_class"       // none of the four classes
-	RuleReadWithEffect     Rule = "read_with_effect"    // a GET that is declared to be more than a read
-	RuleMissingField       Rule = "missing_field"       // its class needs it
-	RuleMisplacedField     Rule = "misplaced_field"     // it has no meaning in its class
-	RuleVagueDuration      Rule = "vague_duration"      // forever, a number without a unit, nothing at all
-	RuleKeyPlace           Rule = "key_place"           // the key goes nowhere, or to several places
-	RuleImpossibleStatus   Rule = "impossible_status"   // a refusal that is no 4xx
-	RuleUndocumentedKey    Rule = "undocumented_key"    // the key is no parameter and no body field of the operation
-	RuleUndocumentedMarker Rule = "undocumented_marker" // no success carries the replay header
-	RuleUndocumentedStatus Rule = "undocumented_status" // a status that is none of the responses
-	RuleUnknownOperation   Rule = "unknown_operation"   // no operation has that operationId
-	RuleLookupActs         Rule = "lookup_acts"         // a lookup that is more than a read
+	RuleMalformed          Rule = "malformed"           // a value of the wrong type, or an empty text
+	RuleUnknownField       Rule = "unknown_field"       // a field that does not exist, usually a typo
+	RuleUnknownClass       Rule = "unknown_class"       // the class is not one of the four
+	RuleReadWithEffect     Rule = "read_with_effect"    // a GET with another class than read_only
+	RuleMissingField       Rule = "missing_field"       // the class needs the field
+	RuleMisplacedField     Rule = "misplaced_field"     // the field has no meaning in the class
+	RuleVagueDuration      Rule = "vague_duration"      // forever, a number without a unit, or no duration
+	RuleKeyPlace           Rule = "key_place"           // the key has no place, or several
+	RuleImpossibleStatus   Rule = "impossible_status"   // the status of a refusal is not a 4xx
+	RuleUndocumentedKey    Rule = "undocumented_key"    // the key is not a parameter or body field of the operation
+	RuleUndocumentedMarker Rule = "undocumented_marker" // no documented success has the replay header
+	RuleUndocumentedStatus Rule = "undocumented_status" // no response has the status
+	RuleUnknownOperation   Rule = "unknown_operation"   // no operation has the operationId
+	RuleLookupActs         Rule = "lookup_acts"         // a lookup that may have an effect
 	RuleFutileReversal     Rule = "futile_reversal"     // a reversal that has no effect, or is the operation itself
-	RuleDuplicateID        Rule = "duplicate_operation" // two operations with one operationId
+	RuleDuplicateID        Rule = "duplicate_operation" // two operations with the same operationId
 )
 
 // Violation is one broken assertion.
@@ -303,8 +302,8 @@ type Violation struct {
 	Method      string `json:"method"`
 	Path        string `json:"path"`
 	OperationID string `json:"operation_id,omitempty"`
-	Line        int    `json:"line,omitempty"` // of the operation, from 1; 0 if unknown
-	Place       string `json:"place"`          // within the operation: x-agent-idempotency.ttl
+	Line        int    `json:"line,omitempty"` // line of the operation, from 1; 0: unknown
+	Place       string `json:"place"`          // the field in the operation, such as x-agent-idempotency.ttl
 	Rule        Rule   `json:"rule"`
 	Problem     string `json:"problem"`
 	Cure        string `json:"cure"`

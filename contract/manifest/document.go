@@ -1,10 +1,10 @@
-// Package manifest reads what an OpenAPI document says about repeating its
+// Package manifest reads the declarations of an OpenAPI document about repeated calls of its
 // operations: the extension x-agent-idempotency, described in docs/contract.md.
 //
 //	bytes ──Parse──▶ Document ──read extensions──▶ declarations ──assert──▶ violations
 //
-// A document with violations is still a Document. Every violation names its
-// operation, its place and its cure, and they always come in the same order.
+// A document with violations is still a Document. Each violation names its
+// operation, its place and its cure. The violations are always in the same order.
 package manifest
 
 import (
@@ -27,18 +27,17 @@ import (
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
-// ErrUnreadable says that a document is not OpenAPI that can be read, so that
-// nothing can be said about its operations.
+// ErrUnreadable says that a document cannot be read as OpenAPI, so that its operations are not known.
 var ErrUnreadable = errors.New("not an OpenAPI document that can be read")
 
-// Document is an OpenAPI document of version 3.0 or 3.1, its operations in the
-// order of their paths and methods.
+// Document is an OpenAPI document of version 3.0 or 3.1. Its operations are in the order of their
+// paths and methods.
 type Document struct {
 	Operations []*Operation
 	servers    openapi3.Servers
 }
 
-// Load reads a file, JSON or YAML. References to other files are refused.
+// Load reads a JSON or YAML file. It refuses references to other files.
 func Load(path string) (*Document, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -51,8 +50,7 @@ func Load(path string) (*Document, error) {
 	return document, nil
 }
 
-// Parse reads a document and asserts its declarations. It fails, wrapping
-// ErrUnreadable, only where there is no document to speak about.
+// Parse reads a document and asserts its declarations. Its only error is ErrUnreadable, wrapped.
 func Parse(content []byte) (*Document, error) {
 	spec, err := parse(content)
 	if err != nil {
@@ -97,7 +95,7 @@ func operationsOf(spec *openapi3.T) []*Operation {
 	return operations
 }
 
-// Violations lists what is wrong with every operation.
+// Violations lists the violations of all operations.
 func (d *Document) Violations() []Violation {
 	violations := []Violation{}
 	for _, operation := range d.Operations {
@@ -116,8 +114,8 @@ func (d *Document) Find(id string) *Operation {
 	return nil
 }
 
-// Server is the first server that the document names, its variables filled in
-// with their defaults; nil where that gives no absolute http or https URL.
+// Server returns the URL of the document's first server, with the defaults of its variables. It is nil if that is not
+// an absolute http or https URL.
 func (d *Document) Server() *url.URL {
 	if len(d.servers) == 0 || d.servers[0] == nil {
 		return nil
@@ -135,12 +133,11 @@ func (d *Document) Server() *url.URL {
 	return server
 }
 
-// longest is the longest time that can be promised; a configuration takes no
-// more.
+// longest is the longest duration that can be promised, and also the longest that a configuration accepts.
 const longest = 3650 * duration.Day
 
-// object reads an object of the extension, field by field. It goes on after a
-// mistake, and at its end knows which fields were not read.
+// object reads an object of the extension, field by field. It goes on after a mistake. Its end
+// reports the fields that were not read.
 type object struct {
 	operation *Operation
 	place     string
@@ -148,7 +145,7 @@ type object struct {
 	known     []string
 }
 
-// take returns the value of a field, or nil where it was not written.
+// take returns the value of a field, or nil if the document does not have it.
 func (f *object) take(name string) any {
 	f.known = append(f.known, name)
 	return f.values[name]
@@ -192,7 +189,7 @@ func (f *object) duration(name, meaning string) time.Duration {
 	return 0
 }
 
-// refusal is a status with which a provider refuses a call.
+// refusal reads the status with which a provider refuses a call.
 func (f *object) refusal(name string) int {
 	value := f.take(name)
 	if value == nil {
@@ -208,7 +205,7 @@ func (f *object) refusal(name string) int {
 	return status
 }
 
-// wholeNumber takes both what YAML and what JSON decode numbers to.
+// wholeNumber accepts the types to which YAML and JSON decode numbers.
 func wholeNumber(value any) (int, bool) {
 	switch number := value.(type) {
 	case int:
@@ -220,7 +217,7 @@ func wholeNumber(value any) (int, bool) {
 	}
 }
 
-// child is nil where the field was not written, or is no object.
+// child returns the object in a field. It is nil if the document does not have the field, or if it is not an object.
 func (f *object) child(name string) *object {
 	value := f.take(name)
 	if value == nil {
@@ -234,7 +231,7 @@ func (f *object) child(name string) *object {
 	return &object{operation: f.operation, place: f.place + "." + name, values: values}
 }
 
-// present names the known fields that were written, well or badly.
+// present returns the known fields that the document has, valid or not.
 func (f *object) present() map[string]bool {
 	present := map[string]bool{}
 	for _, name := range f.known {
@@ -268,11 +265,11 @@ func shorten(text string) string {
 // Operation is one method of one path.
 type Operation struct {
 	Method, Path string
-	ID           string // operationId; empty where the document gives none
-	Line         int    // in a YAML document, from 1; 0 if unknown
+	ID           string // operationId; empty if it has none
+	Line         int    // line in a YAML document, from 1; 0: unknown
 	Declaration  *Declaration
 	Violations   []Violation
-	HasServer    bool // it names servers of its own
+	HasServer    bool // it has servers of its own
 
 	spec       *openapi3.Operation
 	parameters []*openapi3.Parameter
@@ -290,8 +287,8 @@ func newOperation(method, path string, item *openapi3.PathItem, spec *openapi3.O
 	return operation
 }
 
-// parametersOf lists an operation's parameters, and those of its path that it
-// does not define again.
+// parametersOf lists an operation's own parameters, and those of its path that the operation does not
+// define again.
 func parametersOf(item *openapi3.PathItem, spec *openapi3.Operation) []*openapi3.Parameter {
 	var parameters []*openapi3.Parameter
 	for _, reference := range append(slices.Clone(spec.Parameters), item.Parameters...) {
@@ -308,13 +305,13 @@ func parametersOf(item *openapi3.PathItem, spec *openapi3.Operation) []*openapi3
 	return parameters
 }
 
-// Writes reports whether the method says that a call may have an effect.
+// Writes reports whether, by its method, a call may have an effect.
 func (o *Operation) Writes() bool {
 	return slices.Contains([]string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}, o.Method)
 }
 
-// ReadsOnly reports whether a call is known to have no effect: by its method
-// where no class is declared.
+// ReadsOnly reports whether a call is known to have no effect: by its class, or by its method if no class is
+// declared.
 func (o *Operation) ReadsOnly() bool {
 	if o.Declaration == nil || !o.Declaration.HasClass() {
 		return !o.Writes()
@@ -322,8 +319,7 @@ func (o *Operation) ReadsOnly() bool {
 	return o.Declaration.Class == dispatch.ReadOnly
 }
 
-// Required lists the names of the parameters that a call cannot do without,
-// sorted, by where they go: path, query, header or cookie.
+// Required lists the names of the required parameters in a place, sorted. in is path, query, header or cookie.
 func (o *Operation) Required(in string) []string {
 	var names []string
 	for _, parameter := range o.parameters {
@@ -335,21 +331,21 @@ func (o *Operation) Required(in string) []string {
 	return names
 }
 
-// declares reports whether the operation documents a parameter. Header names
-// are compared without case, as HTTP does.
+// declares reports whether the operation documents a parameter. As in HTTP, the case of a header's name does
+// not matter.
 func (o *Operation) declares(in, name string) bool {
 	return slices.ContainsFunc(o.parameters, func(p *openapi3.Parameter) bool {
 		return p.In == in && (p.Name == name || in == openapi3.ParameterInHeader && strings.EqualFold(p.Name, name))
 	})
 }
 
-// answers reports whether the operation documents a response of that status,
-// by itself or as one of a range such as 4XX.
+// answers reports whether the operation documents a response of that status, or of a range such as 4XX that
+// contains it.
 func (o *Operation) answers(status int) bool {
 	return o.spec.Responses.Status(status) != nil
 }
 
-// succeedsWith reports whether a documented success carries a header.
+// succeedsWith reports whether a documented success has a header.
 func (o *Operation) succeedsWith(header string) bool {
 	for status, response := range o.spec.Responses.Map() {
 		if !strings.HasPrefix(status, "2") || response == nil || response.Value == nil {
@@ -366,8 +362,7 @@ func (o *Operation) succeedsWith(header string) bool {
 
 const formMedia = "application/x-www-form-urlencoded"
 
-// MediaTypes lists the media types of the request body, sorted; none where the
-// operation has no body.
+// MediaTypes lists the media types of the request body, sorted. It is empty if the operation has no body.
 func (o *Operation) MediaTypes() []string {
 	var types []string
 	for media := range o.content() {
@@ -377,8 +372,7 @@ func (o *Operation) MediaTypes() []string {
 	return types
 }
 
-// HasField reports whether the request body has a field of that name at its
-// top, in any of the media types that hold fields.
+// HasField reports whether the request body has a top-level field of that name, in JSON or in a form.
 func (o *Operation) HasField(name string) bool {
 	for media, content := range o.content() {
 		if content != nil && (IsJSON(media) || IsForm(media)) && hasProperty(content.Schema, name, map[*openapi3.Schema]bool{}) {
@@ -395,7 +389,7 @@ func IsJSON(media string) bool {
 	return media == "application/json" || strings.HasSuffix(media, "+json")
 }
 
-// IsForm reports whether a media type is that of a URL-encoded form.
+// IsForm reports whether a media type is a URL-encoded form.
 func IsForm(media string) bool { return essence(media) == formMedia }
 
 func essence(media string) string {
@@ -410,8 +404,8 @@ func (o *Operation) content() openapi3.Content {
 	return o.spec.RequestBody.Value.Content
 }
 
-// hasProperty looks through composed schemas; seen keeps it from following a
-// schema that contains itself.
+// hasProperty searches a schema and the schemas of which it is composed. seen ends the search in a schema that
+// contains itself.
 func hasProperty(reference *openapi3.SchemaRef, name string, seen map[*openapi3.Schema]bool) bool {
 	if reference == nil || reference.Value == nil || seen[reference.Value] {
 		return false

@@ -1,11 +1,11 @@
-// Package providerblock writes the configuration of a provider from what its
-// OpenAPI document declares.
+// Package providerblock writes the configuration of a provider from the declarations of its
+// OpenAPI document.
 //
 //	manifest.Document ──From──▶ tools that can be sent as declared ──YAML──▶ drainer.yaml
 //	                     └────▶ operations that cannot, each with the reason
 //
-// Nothing is guessed: an operation with a violation, or with something that
-// the HTTP adapter cannot send, is left out, and so is whatever needs it.
+// It guesses nothing. It leaves out an operation with a violation, an operation that the HTTP
+// adapter cannot send, and the operations that need such an operation.
 package providerblock
 
 import (
@@ -28,8 +28,8 @@ import (
 	"github.com/agentoutbox/drainer/internal/duration"
 )
 
-// unknownServer can never be reached (RFC 2606), so that a forgotten
-// placeholder sends nothing.
+// unknownServer is a placeholder that can never be reached (RFC 2606), so that a configuration in which it was
+// forgotten sends nothing.
 const unknownServer = "https://base-url.invalid"
 
 // Block is one provider of a configuration file.
@@ -38,10 +38,10 @@ type Block struct {
 	settings http.Settings
 	tools    map[string]tool
 
-	unsaid []string // what a person must add, a sentence each
+	unsaid []string // sentences about settings that a person must add
 }
 
-// What follows is the shape of the file that drainer/config reads.
+// The following types have the form of the file that drainer/config reads.
 
 type file struct {
 	Version   int                 `yaml:"version"`
@@ -77,10 +77,10 @@ type compensation struct {
 	Tool string `yaml:"tool"`
 }
 
-// Empty reports whether no operation could be taken over.
+// Empty reports whether the block has no operation.
 func (b *Block) Empty() bool { return len(b.tools) == 0 }
 
-// YAML writes a whole configuration file with this one provider.
+// YAML returns a whole configuration file with only this provider.
 func (b *Block) YAML() ([]byte, error) {
 	content, err := yaml.MarshalWithOptions(file{
 		Version:   1,
@@ -101,7 +101,7 @@ func (b *Block) ask(format string, args ...any) {
 	b.unsaid = append(b.unsaid, fmt.Sprintf(format, args...))
 }
 
-// remarks say what the document does not.
+// remarks returns sentences about settings that the document does not contain.
 func (b *Block) remarks() []string {
 	remarks := []string{
 		"Add the credentials (http.headers), and where a response holds the provider's own",
@@ -116,12 +116,11 @@ func (b *Block) remarks() []string {
 // Skipped is an operation that was left out.
 type Skipped struct {
 	Method, Path string
-	Why          string // and what to do
+	Why          string // the reason, with a remedy
 }
 
-// From takes over what an OpenAPI document declares: every operation with the
-// extension, and every read that such an operation looks up with. The skipped
-// operations come in the order of the document.
+// From makes a block of an OpenAPI document: of each operation with the extension, and of each operation that
+// another one names as its lookup. The skipped operations are in the order of the document.
 func From(document *manifest.Document, name string) (*Block, []Skipped) {
 	w := &writer{
 		document: document,
@@ -140,7 +139,7 @@ func From(document *manifest.Document, name string) (*Block, []Skipped) {
 	return w.block, w.skipped(operations)
 }
 
-// writer fills a block; why holds the reason for each operation left out.
+// writer fills a block. why holds the reason for each operation that it leaves out.
 type writer struct {
 	document *manifest.Document
 	block    *Block
@@ -155,8 +154,8 @@ func baseURL(document *manifest.Document) string {
 	return server.String()
 }
 
-// wanted lists the operations that an agent may call, or that one of them
-// needs. A write that declares nothing is among them, to be refused.
+// wanted lists the operations that an agent may call, and those that they name as lookups. It includes writes without
+// a declaration, so that they are reported as skipped.
 func (w *writer) wanted() []*manifest.Operation {
 	var wanted []*manifest.Operation
 	for _, operation := range w.document.Operations {
@@ -170,8 +169,8 @@ func (w *writer) wanted() []*manifest.Operation {
 	return wanted
 }
 
-// placeKey takes over where the first operation that has a key sends it: a provider has one
-// place for all its tools. So it has one marker of a replay beside the two that are in common use.
+// placeKey sets the provider's place for keys to the place of the first operation with a key: a provider has one place
+// for all its tools. In the same way it sets the replay marker, of which a provider has one besides the two common ones.
 func (w *writer) placeKey(operations []*manifest.Operation) {
 	for _, operation := range operations {
 		if len(operation.Violations) > 0 || operation.Declaration == nil || operation.Declaration.Class != dispatch.KeyIdempotent {
@@ -187,14 +186,15 @@ func (w *writer) placeKey(operations []*manifest.Operation) {
 	}
 }
 
-// seesReplays reports whether the adapter recognises an operation's marker of a replay: it
-// understands no other value than true.
+// seesReplays reports whether the adapter recognises an operation's replay marker. The adapter accepts only the value
+// true.
 func (w *writer) seesReplays(marker manifest.Marker) bool {
 	return marker.Header == "" || strings.EqualFold(marker.Value, "true") &&
 		slices.Contains([]string{"", w.block.settings.ReplayHeader}, replayHeader(marker))
 }
 
-// replayHeader is the marker to look for. The adapter knows two by itself.
+// replayHeader returns the setting for a replay marker. It is empty for the two markers that the adapter knows, and for
+// a marker that the adapter cannot recognise.
 func replayHeader(marker manifest.Marker) string {
 	name := nethttp.CanonicalHeaderKey(marker.Header)
 	if name == "Idempotency-Replay" || name == "Idempotent-Replayed" || !strings.EqualFold(marker.Value, "true") {
@@ -207,8 +207,7 @@ func keySettings(key manifest.Key) http.KeySettings {
 	return http.KeySettings{Header: nethttp.CanonicalHeaderKey(key.Header), Query: key.Query, Field: key.Field}
 }
 
-// dropOrphans leaves out what relies on an operation that was left out, until
-// nothing does.
+// dropOrphans leaves out operations that need an operation that is left out, until there are no more.
 func (w *writer) dropOrphans(operations []*manifest.Operation) {
 	for dropped := true; dropped; {
 		dropped = false
@@ -223,7 +222,7 @@ func (w *writer) dropOrphans(operations []*manifest.Operation) {
 	}
 }
 
-// missing names an operation that this one needs and the block lacks.
+// missing returns the id of an operation that this one needs and that the block lacks, or "".
 func (w *writer) missing(operation *manifest.Operation) string {
 	if operation.Declaration == nil {
 		return ""
@@ -246,8 +245,8 @@ func (w *writer) skipped(operations []*manifest.Operation) []Skipped {
 	return skipped
 }
 
-// dropReversals leaves out what drainer would not undo with: operations that
-// may not be repeated, and those that undo each other in a circle.
+// dropReversals removes reversals that drainer refuses: operations that cannot be repeated safely, and operations that
+// undo each other in a circle.
 func (b *Block) dropReversals() {
 	for _, name := range slices.Sorted(maps.Keys(b.tools)) {
 		if undo := b.undoOf(name); undo != "" && !b.tools[undo].isRepeatable() {
@@ -291,7 +290,7 @@ func (b *Block) dropReversal(name string) {
 	b.tools[name] = tool
 }
 
-// add puts an operation into the block, or says why it cannot.
+// add adds an operation to the block. Its error says why that is not possible.
 func (w *writer) add(operation *manifest.Operation) error {
 	if err := checkOperation(operation); err != nil {
 		return err
@@ -329,8 +328,8 @@ func checkOperation(operation *manifest.Operation) error {
 	return nil
 }
 
-// checkKey keeps the one key place of the provider from misleading a tool that
-// has another, or whose body has no room for it.
+// checkKey refuses an operation whose key has another place than the provider's, and one whose body does not document the
+// provider's key field.
 func (w *writer) checkKey(operation *manifest.Operation) error {
 	place := w.block.settings.IdempotencyKey
 	if operation.Declaration != nil && operation.Declaration.Class == dispatch.KeyIdempotent {
@@ -345,8 +344,8 @@ func (w *writer) checkKey(operation *manifest.Operation) error {
 	return nil
 }
 
-// usualRetention is how long a drainer keeps intents that have no
-// retention, which must cover the life of their keys.
+// usualRetention is how long drainer keeps intents of a tool without a retention. A retention must not be
+// shorter than the TTL of the keys.
 const usualRetention = 90 * duration.Day
 
 func (w *writer) toolOf(operation *manifest.Operation, request http.Tool) tool {
@@ -378,14 +377,14 @@ func (w *writer) toolOf(operation *manifest.Operation, request http.Tool) tool {
 	return written
 }
 
-// answers reports whether an operation can show that an effect never happened. One
-// that cannot is no lookup: an empty list would be taken for the effect.
+// answers reports whether an operation can prove that an effect never happened. Without absent it cannot be a lookup,
+// since an empty list would be taken for the effect.
 func (w *writer) answers(id string) bool {
 	lookup := w.document.Find(id)
 	return lookup != nil && lookup.Declaration != nil && lookup.Declaration.Absent != ""
 }
 
-// rulesOf reads the assertions that look beyond the status code.
+// rulesOf returns the adapter's rules for absent and for in_flight_status.
 func rulesOf(declaration *manifest.Declaration) []http.Rule {
 	switch {
 	case declaration == nil:
@@ -402,8 +401,8 @@ func rulesOf(declaration *manifest.Declaration) []http.Rule {
 	}}
 }
 
-// checkTool asks the adapter itself whether it can send the tool. A document
-// must not make a configuration read a secret, either.
+// checkTool returns an error if the adapter cannot send the tool, or if the document's text would make the configuration
+// read a secret.
 func (w *writer) checkTool(id string, written tool) error {
 	text, err := yaml.Marshal(map[string]tool{id: written})
 	if err != nil {
@@ -415,7 +414,7 @@ func (w *writer) checkTool(id string, written tool) error {
 	return accepts(w.block.settings, map[string]dispatch.ToolSpec{id: {Class: written.Idempotency.Class, Settings: value[http.Tool]{written.HTTP}}})
 }
 
-// accepts reports what the adapter has against a configuration.
+// accepts returns the adapter's error for a configuration.
 func accepts(settings http.Settings, tools map[string]dispatch.ToolSpec) error {
 	if text, err := yaml.Marshal(settings); err != nil || strings.Contains(string(text), "${") {
 		return errors.New("it holds ${, which a configuration reads as a secret")
@@ -427,10 +426,10 @@ func accepts(settings http.Settings, tools map[string]dispatch.ToolSpec) error {
 	return adapter.Close()
 }
 
-// value is a block of configuration that was never text.
+// value is a block of configuration that exists as a value and not as text.
 type value[T any] struct{ it T }
 
-// Decode hands the value over.
+// Decode stores the value in into, which must be a pointer to its type.
 func (v value[T]) Decode(into any) error {
 	target, ok := into.(*T)
 	if !ok {
@@ -440,8 +439,8 @@ func (v value[T]) Decode(into any) error {
 	return nil
 }
 
-// requestOf describes the call: the payload holds every required parameter by
-// its name, and beside them the fields of the body.
+// requestOf returns the adapter's settings for a call. The payload must have each required parameter under its name, and
+// the fields of the body beside them.
 func requestOf(operation *manifest.Operation, key http.KeySettings) (http.Tool, error) {
 	body, contentType, err := bodyOf(operation)
 	if err != nil {
@@ -466,14 +465,13 @@ func requestOf(operation *manifest.Operation, key http.KeySettings) (http.Tool, 
 	return request, nil
 }
 
-// isOurs reports a header that no payload fills: the key, and those that
-// OpenAPI says are described elsewhere.
+// isOurs reports whether drainer sets a header: the key's header, and those that OpenAPI describes elsewhere than in the
+// parameters.
 func isOurs(name, key string) bool {
 	return slices.Contains([]string{key, "Accept", "Content-Type", "Authorization"}, nethttp.CanonicalHeaderKey(name))
 }
 
-// bodyOf chooses how the body is written, and its Content-Type where that is
-// not what drainer sends by itself.
+// bodyOf chooses the format of the body. contentType is empty if the format's usual Content-Type is right.
 func bodyOf(operation *manifest.Operation) (body, contentType string, err error) {
 	types := operation.MediaTypes()
 	json := slices.IndexFunc(types, manifest.IsJSON)
@@ -532,8 +530,8 @@ func templates(names []string) map[string]string {
 
 func fromPayload(name string) string { return "{.payload" + index(name) + "}" }
 
-// withoutFields is the payload less what goes elsewhere; empty where all of it
-// is the body, which is then sent byte for byte.
+// withoutFields returns a jq expression for the payload without the fields that are sent elsewhere. It is empty if there
+// are none. Then the whole payload is the body and is sent byte for byte.
 func withoutFields(names []string) string {
 	if len(names) == 0 {
 		return ""
@@ -545,14 +543,14 @@ func withoutFields(names []string) string {
 	return ".payload | del(" + strings.Join(paths, ", ") + ")"
 }
 
-// index is jq for a field: .id, or ["charge-id"] for what is no identifier.
+// index returns the jq path of a field: .id, or ["charge-id"] if the name is not an identifier.
 func index(name string) string {
 	if identifier.MatchString(name) {
 		return "." + name
 	}
 	quoted, err := json.Marshal(name)
 	if err != nil {
-		return "." // marshalling a string does not fail
+		return "." // never: marshalling a string does not fail
 	}
 	return "[" + string(quoted) + "]"
 }

@@ -1,5 +1,5 @@
-// Package replay calls a provider to see whether it keeps its word about
-// repeated calls. The calls are real, and so are their effects.
+// Package replay calls a provider to test whether it keeps its promises about
+// repeated calls. The calls and their effects are real.
 //
 //	one fresh key:      first ─▶ the same again ─▶ another payload
 //	another fresh key:  many at once
@@ -7,9 +7,9 @@
 //	                         ▼ judge, by the class that the tool declares
 //	                       Report
 //
-// It goes through the configured adapter, so it tests what a drainer would
-// see. Bodies are compared as they would be stored: byte for byte, after
-// what a jsonb column cannot hold has been replaced.
+// It calls through the configured adapter, so it gets the same results as a daemon. It compares
+// bodies byte for byte as they would be stored, after the parts that a jsonb column cannot hold
+// have been replaced.
 package replay
 
 import (
@@ -36,18 +36,18 @@ type Subject struct {
 	Adapter dispatch.Adapter
 }
 
-// Plan says what to call it with.
+// Plan holds the payloads and the number of the calls.
 type Plan struct {
 	Payload    json.RawMessage
-	Other      json.RawMessage // another payload for the same key; nil asks nothing about it
-	Concurrent int             // calls at once with one key
+	Other      json.RawMessage // another payload for the same key; nil: this is not tested
+	Concurrent int             // how many calls at once with one key; 0: this is not tested
 }
 
-// ErrNothingPromised says that the tool's class promises nothing of repeated
-// calls: each would have its effect.
+// ErrNothingPromised says that the tool's class promises nothing about repeated calls: each of them would
+// have its own effect.
 var ErrNothingPromised = errors.New("the tool is non_idempotent: each call would have its effect, and there is nothing to verify")
 
-// Calls is the most that Run calls the provider.
+// Calls returns how often Run calls the provider at most.
 func (p Plan) Calls() int {
 	calls := 2 + p.Concurrent
 	if p.Other != nil {
@@ -56,9 +56,8 @@ func (p Plan) Calls() int {
 	return calls
 }
 
-// Run calls the provider and reports. Each run has keys of its own, so it can
-// be repeated. It stops after a first call that does not succeed: what follows
-// would prove nothing.
+// Run calls the provider and reports the results. Each run uses new keys, so it can be repeated. Run stops if the first
+// call does not succeed, because then further calls would prove nothing.
 func Run(ctx context.Context, subject Subject, plan Plan) (Report, error) {
 	if subject.Class == dispatch.NonIdempotent {
 		return Report{}, ErrNothingPromised
@@ -79,7 +78,7 @@ func Run(ctx context.Context, subject Subject, plan Plan) (Report, error) {
 	return report(subject, seen), nil
 }
 
-// freshTuple identifies a new intent.
+// freshTuple returns the tuple of a new intent.
 func freshTuple(tool, step string) dispatch.Tuple {
 	return dispatch.Tuple{AgentRunID: "verify-replay-" + uuid.NewString(), StepID: step, ToolName: tool, BusinessScope: "verify-replay"}
 }
@@ -94,7 +93,7 @@ func (s Subject) call(ctx context.Context, step string, tuple dispatch.Tuple, pa
 	}
 }
 
-// callAtOnce starts all calls together, with one key.
+// callAtOnce starts all calls at the same time, with one key.
 func (s Subject) callAtOnce(ctx context.Context, plan Plan) []Call {
 	together := freshTuple(s.Tool, "together")
 	calls := make([]Call, plan.Concurrent)
@@ -111,7 +110,8 @@ func (s Subject) callAtOnce(ctx context.Context, plan Plan) []Call {
 	return calls
 }
 
-// keyedAtOnce lets one call act; the others are replays, or are asked to wait.
+// keyedAtOnce checks calls at once of a tool with a key. One call may have the effect. The others must be replays, or
+// be refused as in flight.
 func (e evidence) keyedAtOnce() Check {
 	check := e.harmlessAtOnce()
 	check.Expected = "one effect; the others replayed or in_flight"
@@ -125,8 +125,8 @@ func (e evidence) keyedAtOnce() Check {
 	return check
 }
 
-// unproven counts the successes that may be effects of their own, and those of
-// them that do not even name one.
+// unproven counts the successes without a replay marker, which may be effects of their own, and those of them that have
+// no provider reference either.
 func unproven(calls []Call) (unmarked, nameless int) {
 	for _, call := range calls {
 		if call.Outcome != dispatch.Completed || call.Replayed {
@@ -140,8 +140,8 @@ func unproven(calls []Call) (unmarked, nameless int) {
 	return unmarked, nameless
 }
 
-// namelessAtOnce is for a tool without a key: where no answer names its effect, one
-// effect looks like several.
+// namelessAtOnce checks calls at once of a tool without a key. It warns if no answer has a provider reference, since one
+// effect then looks like several.
 func (e evidence) namelessAtOnce() Check {
 	check := e.harmlessAtOnce()
 	if check.Verdict == OK && len(references(e.atOnce)) == 0 {
@@ -150,8 +150,7 @@ func (e evidence) namelessAtOnce() Check {
 	return check
 }
 
-// harmlessAtOnce checks the harm that simultaneous calls must not do, with a
-// key or without.
+// harmlessAtOnce checks that calls at once had at most one effect and that none was rejected, with a key or without.
 func (e evidence) harmlessAtOnce() Check {
 	check := Check{Name: "calls at once", Verdict: OK, Seen: summary(e.atOnce), Expected: "one effect; none rejected"}
 	by := count(e.atOnce)
@@ -170,7 +169,7 @@ func (e evidence) harmlessAtOnce() Check {
 	return check
 }
 
-// effects counts what the provider says it did.
+// effects checks that the provider named at most one effect for each key.
 func (e evidence) effects() Check {
 	check := Check{Name: "provider references", Verdict: OK, Expected: "one a key"}
 	alone, together := len(references(e.alone())), len(references(e.atOnce))
@@ -192,7 +191,7 @@ func count(calls []Call) map[dispatch.Outcome]int {
 	return by
 }
 
-// references are the effects that successes name.
+// references returns the provider references of the successful calls.
 func references(calls []Call) map[string]bool {
 	distinct := map[string]bool{}
 	for _, call := range calls {
@@ -203,7 +202,7 @@ func references(calls []Call) map[string]bool {
 	return distinct
 }
 
-// summary counts equal answers: "7 × completed, HTTP 200, replayed".
+// summary counts equal answers, such as "7 × completed, HTTP 200, replayed".
 func summary(calls []Call) string {
 	counts := map[string]int{}
 	for _, call := range calls {
@@ -216,7 +215,7 @@ func summary(calls []Call) string {
 	return strings.Join(parts, "; ")
 }
 
-// String is an answer in a few words: "rejected, HTTP 409".
+// String returns the answer in a few words, such as "rejected, HTTP 409".
 func (c Call) String() string {
 	text := string(c.Outcome)
 	switch {
@@ -231,15 +230,15 @@ func (c Call) String() string {
 	return text
 }
 
-// evidence is all that was seen; again is nil where the first call failed, and
-// other where nothing was asked.
+// evidence holds the results of all calls. again is nil if the first call failed. other is nil if there was no call with
+// another payload.
 type evidence struct {
 	first        Call
 	again, other *Call
 	atOnce       []Call
 }
 
-// alone are the calls under the first key.
+// alone returns the calls under the first key.
 func (e evidence) alone() []Call {
 	calls := []Call{e.first}
 	for _, call := range []*Call{e.again, e.other} {
@@ -250,7 +249,7 @@ func (e evidence) alone() []Call {
 	return calls
 }
 
-// judge asks what the class promises, and nothing more.
+// judge returns the checks of the promises that the class makes.
 func (e evidence) judge(class dispatch.Class) []Check {
 	checks := []Check{e.firstCall()}
 	if e.again == nil {
@@ -266,7 +265,7 @@ func (e evidence) judge(class dispatch.Class) []Check {
 	}
 }
 
-// unavailable are first answers that show an outage, and nothing of a promise.
+// unavailable are outcomes of the first call that show an outage, so that they prove nothing about a promise.
 var unavailable = []dispatch.Outcome{dispatch.Throttled, dispatch.NotSent, dispatch.Ambiguous, dispatch.InFlight}
 
 func (e evidence) firstCall() Check {
@@ -282,8 +281,8 @@ func (e evidence) firstCall() Check {
 	return check
 }
 
-// sameCall asks whether the key was recognised, which takes more than a
-// success: the provider must say so, or name the same effect.
+// sameCall checks whether the provider recognised the key. A success does not prove that: the answer must have the
+// replay marker, or the same provider reference.
 func (e evidence) sameCall() Check {
 	check := Check{Name: "same call again", Verdict: Failed, Seen: e.again.String(), Expected: "completed by the same effect"}
 	switch {
@@ -341,7 +340,7 @@ func (e evidence) otherPayload() Check {
 	return check
 }
 
-// repetition is all that a class without a key promises.
+// repetition checks a second call of a class without a key: it must succeed, and name no other effect.
 func (e evidence) repetition() Check {
 	check := Check{Name: "same call again", Verdict: OK, Seen: e.again.String(), Expected: "completed"}
 	switch {
@@ -354,8 +353,7 @@ func (e evidence) repetition() Check {
 	return check
 }
 
-// recognised reports whether an answer shows that it belongs to the effect of
-// an earlier one.
+// recognised reports whether an answer proves that it is about the effect of the first call.
 func recognised(first, again Call) bool {
 	if first.ProviderRef != "" && again.ProviderRef != "" {
 		return first.ProviderRef == again.ProviderRef
@@ -363,7 +361,7 @@ func recognised(first, again Call) bool {
 	return again.Replayed
 }
 
-// differ reports whether two answers name two effects.
+// differ reports whether two answers have different provider references.
 func differ(a, b Call) bool {
 	return a.ProviderRef != b.ProviderRef && a.ProviderRef != "" && b.ProviderRef != ""
 }
@@ -372,23 +370,23 @@ func differ(a, b Call) bool {
 type Report struct {
 	Tool   string         `json:"tool"`
 	Class  dispatch.Class `json:"class"`
-	Passed bool           `json:"passed"` // the provider could be asked, and no check failed
+	Passed bool           `json:"passed"` // the provider was available, and no check failed
 	Checks []Check        `json:"checks"`
 	Calls  []Call         `json:"calls"`
 }
 
-// Check is one question and its answer.
+// Check is one check and its result.
 type Check = dispatchtest.Check
 
-// Verdict says what a check found.
+// Verdict is the result of a check.
 type Verdict = dispatchtest.Verdict
 
 const (
 	OK        = dispatchtest.OK
-	Warning   = dispatchtest.Warning   // not as it should be, but no effect is at risk
-	Failed    = dispatchtest.Failed    // the provider does not do what the tool declares
-	Skipped   = dispatchtest.Skipped   // nothing was asked about it
-	NoVerdict = dispatchtest.NoVerdict // the provider could not be asked
+	Warning   = dispatchtest.Warning   // a fault, but no effect is at risk
+	Failed    = dispatchtest.Failed    // the provider breaks a promise that the tool declares
+	Skipped   = dispatchtest.Skipped   // there was no call for this check
+	NoVerdict = dispatchtest.NoVerdict // the provider was not available
 )
 
 // Call is one request and its answer, without the answer's body.
@@ -411,8 +409,7 @@ func report(subject Subject, seen evidence) Report {
 	}
 }
 
-// Unavailable reports that the provider could not be asked, so that nothing
-// is known of what it promises.
+// Unavailable reports whether the provider was not available, so that its promises were not tested.
 func (r Report) Unavailable() bool {
 	return slices.ContainsFunc(r.Checks, func(c Check) bool { return c.Verdict == NoVerdict })
 }

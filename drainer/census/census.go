@@ -1,20 +1,19 @@
-// Package census shows what the tables of the outbox hold: how much waits and
-// for how long, what is in progress, in doubt, open or undone, and what makes
-// the database slow.
+// Package census counts the contents of the outbox's tables for the metrics. It counts the rows that
+// wait, are in progress or are in doubt, with their ages, and the open sagas and incidents. It also
+// shows causes of a slow database, such as dead rows.
 //
-// Each process writes its own attempts once a minute, for the console's last hour.
+// Each process also writes its own attempts once a minute, for the console's last hour.
 //
-// Of all processes one leads, by a row with a lease that it renews every other
-// second; it alone counts and shows, so that neither the database's work nor
-// the numbers grow with the replicas. Where it dies, another one takes over
-// within seconds. Where it cannot count any more, it soon shows nothing.
+// One of all processes leads, by a lease in a row that it renews every other second. Only the leader
+// counts and shows the counts, so that neither the database's load nor the sums grow with the
+// replicas. If it dies, another process takes over within seconds. If it can no longer count, it
+// soon shows nothing.
 //
-// A sample is a bounded number of index entries, however many rows there are:
-// what could be many is counted to a limit, and dead rows are known to the
-// database's own statistics.
+// A sample reads a bounded number of index entries, independently of the number of rows. Counts that could
+// be high stop at a limit, and numbers of dead rows come from the database's own statistics.
 //
-// What only grows, enqueues, duplicates and collisions, is counted once: how far is
-// written down, so that a successor goes on from there.
+// Enqueues, duplicates and collisions only grow, so each of them is counted once. The leader stores how
+// far it has counted, so that a successor goes on from there.
 package census
 
 import (
@@ -38,16 +37,16 @@ import (
 
 const (
 	// renewInterval is how often the leader renews its lease, and others try to
-	// take it: a dead leader is replaced within lease and renewInterval.
+	// take it. A dead leader is replaced within the sum of lease and renewInterval.
 	renewInterval  = 2 * time.Second
 	lease          = 6 * time.Second
 	sampleInterval = 10 * time.Second
 	sampleTimeout  = 10 * time.Second
-	// reminderInterval spaces the warnings of what only a human can end.
+	// reminderInterval is the least time between two warnings about rows of an unconfigured provider.
 	reminderInterval = time.Minute
 )
 
-// Census is one process's part in the counting. Create one with [New].
+// Census is one process's part of the counting. [New] creates one.
 type Census struct {
 	store    store
 	board    *board
@@ -57,15 +56,14 @@ type Census struct {
 
 	configured atomic.Pointer[configuration]
 
-	// Only Run touches these.
+	// Only Run uses these.
 	minutes  minutes
 	pins     pins
 	sampled  time.Time
 	reminded time.Time
 }
 
-// New registers the census's metrics; nothing is counted before [Census.Run].
-// The pool is the caller's.
+// New registers the census's metrics. It counts nothing before [Census.Run]. The caller closes the pool.
 func New(pool *pgxpool.Pool, providers []dispatch.Provider, log *slog.Logger, registerer prometheus.Registerer) *Census {
 	c := &Census{
 		store:    store{pool: pool, process: uuid.NewString()},
@@ -83,14 +81,14 @@ func New(pool *pgxpool.Pool, providers []dispatch.Provider, log *slog.Logger, re
 	return c
 }
 
-// Use shows another configuration from now on.
+// Use replaces the configuration, from which the metrics have their labels.
 func (c *Census) Use(providers []dispatch.Provider) {
 	configured := configurationOf(providers)
 	c.counters.announce(configured.labels)
 	c.configured.Store(configured)
 }
 
-// Run counts whenever this process leads, until ctx ends.
+// Run counts while this process leads, until ctx ends.
 func (c *Census) Run(ctx context.Context) error {
 	ticker := time.NewTicker(renewInterval)
 	defer ticker.Stop()
@@ -105,7 +103,7 @@ func (c *Census) Run(ctx context.Context) error {
 	}
 }
 
-// round renews the lease or tries to get it, and samples when it is time to.
+// round renews the lease or tries to get it, and takes a sample if one is due.
 func (c *Census) round(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
@@ -153,8 +151,8 @@ func (c *Census) sample(ctx context.Context, window window) error {
 	return nil
 }
 
-// remind warns of rows that no lane of this process looks at. Their provider is
-// a part of a key, so it is not named.
+// remind warns about rows for which this process has no lane. It does not name their provider, because the name is a
+// part of a key.
 func (c *Census) remind(rows *providerRows) {
 	if waiting := int64(rows.waiting+rows.due) + rows.long; waiting > 0 && time.Since(c.reminded) >= reminderInterval {
 		c.reminded = time.Now()
@@ -162,7 +160,7 @@ func (c *Census) remind(rows *providerRows) {
 	}
 }
 
-// resign spares the others the wait for the lease's end.
+// resign gives the lease up, so that the others need not wait for its end.
 func (c *Census) resign(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), renewInterval)
 	defer cancel()
@@ -175,15 +173,15 @@ func (c *Census) resign(ctx context.Context) {
 	}
 }
 
-// unconfigured is the label of everything that the configuration does not
-// name: a row must never create a label.
+// unconfigured is the label of all providers that are not in the configuration, because a row must never create a
+// label.
 const unconfigured = "unconfigured"
 
-// configuration is the source of the labels.
+// configuration holds the labels, and the facts about tools that a sample needs.
 type configuration struct {
-	labels  []string                 // every provider, and unconfigured
-	parked  map[string]string        // by full name of a tool, which its rows wait under while it is shut: its provider
-	windows map[string]time.Duration // by full name of a tool: how long after the first send a row in doubt is retried, where that ends
+	labels  []string                 // all providers, and unconfigured
+	parked  map[string]string        // providers by the full names of their tools: rows of a shut tool wait under this name
+	windows map[string]time.Duration // by a tool's full name: how long after the first send a row in doubt is retried, if not forever
 }
 
 func configurationOf(providers []dispatch.Provider) *configuration {
@@ -200,7 +198,7 @@ func configurationOf(providers []dispatch.Provider) *configuration {
 	return c
 }
 
-// label is that of a provider, or of an operation's provider.
+// label returns the label of a lane, which is a provider or a tool.
 func (c *configuration) label(lane string) string {
 	if slices.Contains(c.labels, lane) {
 		return lane
@@ -208,11 +206,10 @@ func (c *configuration) label(lane string) string {
 	return cmp.Or(c.parked[lane], unconfigured)
 }
 
-// nearEnd is the part of a tool's retries after which their end is near.
+// nearEnd is the part of the time for a tool's retries after which their end is near.
 const nearEnd = 0.75
 
-// nearEnds lists tools, and the seconds after a first send when the end of its
-// retries is near.
+// nearEnds lists tools, and for each how many seconds after a first send the end of its retries is near.
 func (c *configuration) nearEnds() (tools []string, seconds []float64) {
 	tools, seconds = []string{}, []float64{} // NULL would not be an empty list
 	for tool, window := range c.windows {
@@ -225,16 +222,15 @@ func (c *configuration) nearEnds() (tools []string, seconds []float64) {
 	return tools, seconds
 }
 
-// boardLife is how long a sample is shown: another process may lead by the end
-// of it, and what this one knew must not stand beside that.
+// boardLife is how long a sample is shown. After that another process may lead, and old counts of this process must not
+// be added to the new ones.
 const boardLife = lease + sampleInterval
 
-// unreadFor is how long counting waits until Prometheus has scraped the initial
-// zero of the counters. Otherwise rate() misses the first increase.
+// unreadFor is how long counting waits at most until Prometheus has scraped the initial zero of the
+// counters. Without that scrape, rate() misses the first increase.
 const unreadFor = time.Minute
 
-// board is the collector of all gauges. It shows the last sample, whole, or
-// nothing.
+// board is the collector of all gauges. It shows either the whole last sample or nothing.
 type board struct {
 	configured *atomic.Pointer[configuration]
 	made       time.Time
@@ -262,17 +258,17 @@ func (b *board) clear() {
 // sees the next increase.
 func (b *board) wasRead() bool { return b.read.Load() || time.Since(b.made) > unreadFor }
 
-// IsGauge is for the list of metrics in the documentation.
+// IsGauge marks the collector's metrics as gauges for the generated documentation.
 func (b *board) IsGauge() {}
 
-// Describe lists every gauge.
+// Describe implements prometheus.Collector.
 func (b *board) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, gauge := range gauges {
 		descriptions <- gauge
 	}
 }
 
-// Collect shows nothing that is old.
+// Collect shows the last sample, if it is not older than boardLife.
 func (b *board) Collect(values chan<- prometheus.Metric) {
 	b.read.Store(true)
 	b.mu.Lock()
@@ -296,15 +292,15 @@ func (b *board) Collect(values chan<- prometheus.Metric) {
 	b.sample.showShared(set)
 }
 
-// providerRows are those of one label.
+// providerRows counts the rows of one label.
 type providerRows struct {
 	waiting, due                int
 	inProgress, long, nearEnd   int64
 	oldestDue, oldestInProgress float64 // seconds
 }
 
-// byLabel has an entry for every configured provider, so that an emptied queue
-// shows as zero, and one for all the others together.
+// byLabel counts the sample's rows by label. It has an entry for each configured provider, so that an empty queue shows
+// as zero, and one for all other providers together.
 func (b *board) byLabel() map[string]*providerRows {
 	rows, configured := map[string]*providerRows{}, b.configured.Load()
 	for _, label := range configured.labels {
@@ -314,7 +310,7 @@ func (b *board) byLabel() map[string]*providerRows {
 	for _, queued := range b.sample.Queues {
 		r := of(queued.Provider)
 		r.waiting += queued.Waiting
-		if configured.parked[queued.Provider] != "" { // a shut operation has alerts of its own
+		if configured.parked[queued.Provider] != "" { // not due: a shut operation has alerts of its own
 			r.waiting += queued.Due
 			continue
 		}
@@ -333,7 +329,7 @@ func (b *board) byLabel() map[string]*providerRows {
 	return rows
 }
 
-// showShared shows what belongs to no provider.
+// showShared sets the gauges without a provider.
 func (s *Sample) showShared(set func(gauge *prometheus.Desc, value float64, labels ...string)) {
 	set(sagas, float64(s.Sagas.Begun), "begun")
 	set(sagas, float64(s.Sagas.Failed), "compensation_failed")
@@ -355,7 +351,7 @@ func (s *Sample) showShared(set func(gauge *prometheus.Desc, value float64, labe
 	}
 }
 
-// holders are the kinds of what can pin dead rows.
+// holders are the kinds of objects that can keep dead rows from being removed.
 var holders = []string{"transaction", "prepared_transaction", "replication_slot", "standby"}
 
 func (s *Sample) pinsByHolder() map[string]Pin {
@@ -402,8 +398,8 @@ var gauges = []*prometheus.Desc{
 	deadTuples, tableBytes, xminSeconds, xminTransactions, duration,
 }
 
-// counters count each event once in the fleet: only the process that leads
-// counts, so the sum over all processes is the total.
+// counters count each event once in the fleet. Only the leader counts, so the sum over all processes is the
+// total.
 type counters struct {
 	enqueued   *prometheus.CounterVec
 	duplicates *prometheus.CounterVec
@@ -421,7 +417,7 @@ func newCounters() *counters {
 	}
 }
 
-// announce counts each provider's from 0, so that the first increase is seen as one.
+// announce makes the counters of each provider, so that they start at 0 and rate() sees the first increase.
 func (c *counters) announce(labels []string) {
 	for _, label := range labels {
 		c.enqueued.WithLabelValues(label)
@@ -442,8 +438,8 @@ func (c *counters) add(sample *Sample, configured *configuration) {
 	}
 }
 
-// OpenPool connects lazily, with the one connection that a census needs: a lease
-// that waited for others' work would be lost for nothing.
+// OpenPool returns a pool of one connection, which only the census uses: if it had to wait for other work, it could lose
+// its lease. It connects lazily.
 func OpenPool(ctx context.Context, database *pgpool.Database) (*pgxpool.Pool, error) {
 	return pgpool.Open(ctx, database, 1)
 }

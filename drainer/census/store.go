@@ -51,23 +51,23 @@ var (
 )
 
 const (
-	// countLimit is where a count stops, of each provider's, state's or kind's.
+	// countLimit bounds each count of a provider, a state or a kind.
 	countLimit = 10_000
-	// strangerLimit is how many providers are looked at that may not be configured.
+	// strangerLimit bounds the providers that are found in the queue, since these may not be configured.
 	strangerLimit = 500
-	// lookLimit is how many of the oldest are looked at one by one.
+	// lookLimit is how many of the oldest rows or incidents are looked at one by one.
 	lookLimit = 500
-	// enqueueLimit is how many intents are looked at to count those that came since the
+	// enqueueLimit is how many intents are looked at to count the intents since the
 	// sample before.
 	enqueueLimit = 2_000
-	// longInProgress is longer than any healthy dispatch takes.
+	// longInProgress is longer than a healthy dispatch takes.
 	longInProgress = time.Minute
-	// windowLag is how long a duplicate's transaction may take to commit after it
-	// was seen, and still be counted.
+	// windowLag is how long after an enqueue of a duplicate its transaction may commit and still be
+	// counted.
 	windowLag = 5 * time.Second
 )
 
-// tables are those that change with every intent.
+// tables lists the tables that change with each intent.
 var tables = []string{"queue", "claim", "intent", "attempt"}
 
 type store struct {
@@ -75,14 +75,14 @@ type store struct {
 	process string
 }
 
-// window is the range of attempts that the leader has not yet counted.
+// window is the range of duplicates that the leader counts next, with the collisions that are counted already.
 type window struct {
-	mark         time.Time // how far it was counted
+	mark         time.Time // up to which duplicates are counted
 	since, until time.Time
-	collisions   int64 // that are counted
+	collisions   int64
 }
 
-// lead renews the process's lease, or takes it over if none is valid.
+// lead renews the process's lease, or takes the lease over if no process has a valid one.
 func (s store) lead(ctx context.Context) (w window, leads bool, err error) {
 	err = pgx.BeginTxFunc(ctx, s.pool, pgpool.Transaction, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, leadSQL, s.process, lease.Seconds(), windowLag.Seconds()).Scan(&w.mark, &w.since, &w.until, &w.collisions)
@@ -106,12 +106,12 @@ func (s store) resign(ctx context.Context) error {
 // errReplaced says that another process has counted meanwhile.
 var errReplaced = errors.New("another process leads the census by now")
 
-// planningSQL keeps the planner, whatever it believes of tables that were empty a
-// moment ago, from reading one whole.
+// planningSQL keeps the planner from scanning whole tables, which it would do if its statistics show them as
+// empty.
 const planningSQL = `SELECT pg_catalog.set_config('enable_seqscan', 'off', true)`
 
-// sample reads everything in one transaction. What is counted once is left to a
-// later sample unless counting.
+// sample takes a sample in one transaction. If counting is false, it leaves enqueues, duplicates and collisions to a
+// later sample.
 func (s store) sample(ctx context.Context, configured *configuration, w window, counting bool) (*Sample, error) {
 	sample := &Sample{}
 	err := pgx.BeginTxFunc(ctx, s.pool, pgpool.Transaction, func(tx pgx.Tx) error {
@@ -149,7 +149,7 @@ func (s *Sample) queue(batch *pgx.Batch, configured *configuration) {
 	batch.Queue(pinsSQL).Query(into(&s.Pins))
 }
 
-// names are the kinds as strings: in the mode exec, which poolers need, pgx encodes no
+// names returns the kinds as strings. In the query mode exec, which poolers need, pgx cannot encode a
 // slice of a named type.
 func names(kinds []incident.Kind) []string {
 	names := make([]string, len(kinds))
@@ -159,7 +159,7 @@ func names(kinds []incident.Kind) []string {
 	return names
 }
 
-// queueOnce reads what is counted once.
+// queueOnce queues the statements for enqueues, duplicates and collisions, which are counted only once.
 func (s *Sample) queueOnce(batch *pgx.Batch, w window) {
 	batch.Queue(duplicatesSQL, w.since, w.until).Query(into(&s.Duplicates))
 	batch.Queue(enqueuedSQL, enqueueLimit).Query(into(&s.Enqueued))
@@ -171,7 +171,7 @@ func (s *Sample) queueOnce(batch *pgx.Batch, w window) {
 	})
 }
 
-// into collects a query's rows, whose columns stand in the order of the fields.
+// into returns a function that collects a query's rows. The columns must be in the order of the fields.
 func into[T any](list *[]T) func(pgx.Rows) error {
 	return func(rows pgx.Rows) (err error) {
 		*list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
@@ -189,15 +189,15 @@ type Sample struct {
 	Incidents  []Incidents
 	Tables     []Table
 	Pins       []Pin
-	Duplicates []ProviderCount // since the sample before
-	Enqueued   []ProviderCount // up to the sample before
+	Duplicates []ProviderCount // not counted before, up to the window's end
+	Enqueued   []ProviderCount // not counted before, up to the sample before
 	Collisions Collisions
 }
 
 // Queue counts the rows that wait for one provider.
 type Queue struct {
 	Provider string
-	Waiting  int // for their time
+	Waiting  int // not yet due
 	Due      int
 	Oldest   float64 // how long the oldest due row has been due
 }
@@ -216,46 +216,43 @@ type ProviderCount struct {
 	Rows     int64
 }
 
-// Sagas are the agent runs that go back, or could not.
+// Sagas counts the sagas that are begun, and those that failed.
 type Sagas struct {
 	Begun, Failed int
 	OldestBegun   float64
 }
 
-// Incidents counts those of one kind that are neither acknowledged nor
-// resolved.
+// Incidents counts the incidents of one kind that are neither acknowledged nor resolved.
 type Incidents struct {
 	Kind          string
 	Open          int
 	Oldest        float64
-	OldestUnpaged float64 // of those that no channel was notified of
+	OldestUnpaged float64 // age of the oldest incident about which no channel was paged
 }
 
-// Table is one of the tables that change much.
+// Table holds statistics of one of the tables that change often.
 type Table struct {
 	Name       string
 	DeadTuples int64
 	Bytes      int64
 }
 
-// Pin is, of one kind of holder, the one that has kept dead rows from being
-// removed for longest.
+// Pin is the oldest holder of one kind that keeps dead rows from being removed.
 type Pin struct {
 	Holder       string
 	XID          string
-	Transactions int64   // how many have begun since
-	Held         float64 // 0 where this role may not see it
+	Transactions int64   // how many transactions have begun since
+	Held         float64 // for how many seconds; 0 if this role may not see it
 }
 
-// Collisions are refused enqueues of a known key with another payload.
+// Collisions counts refused enqueues of a known key with another payload.
 type Collisions struct {
-	New          int64 // since the sample before
+	New          int64 // not counted before
 	LastProvider string
 }
 
-// pins remember since when each kind of holder has had its oldest transaction:
-// the database does not show that of replication slots and of other roles'
-// sessions.
+// pins remembers since when each kind of holder has had its oldest transaction, because the database does not
+// show that time for replication slots and for sessions of other roles.
 type pins map[string]pinned
 
 type pinned struct {
@@ -263,7 +260,7 @@ type pinned struct {
 	since time.Time
 }
 
-// see completes how long each has been held, as far as this process saw it.
+// see sets Held to at least the time for which this process has seen the same transaction.
 func (p pins) see(seen []Pin, now time.Time) {
 	there := map[string]bool{}
 	for i := range seen {
@@ -284,14 +281,14 @@ func (p pins) see(seen []Pin, now time.Time) {
 //go:embed sql/minute.sql
 var minuteSQL string
 
-// minutes writes once a minute what this process attempted, and what the leader saw of
-// queues: the console's last hour. It is counted where attempts are made, because to count
-// them in the table would cost the more, the faster it drains.
+// minutes writes, once a minute, the attempts of this process and the ages that it saw as the leader, for the
+// console's last hour. Each process counts its own attempts, because to count them in the table would
+// cost more the faster the fleet drains.
 type minutes struct {
-	counters prometheus.Gatherer // of attempts and of how long they took; nil: this process attempts nothing
-	written  time.Time           // the minute, as the local clock has it
-	before   map[string]activity // what was counted by then
-	oldest   map[string]float64  // seconds, at most since then
+	counters prometheus.Gatherer // of attempts and their durations; nil: this process makes no attempts
+	written  time.Time           // the last written minute, by the local clock
+	before   map[string]activity // the counts at that time
+	oldest   map[string]float64  // by provider: highest age of the oldest due row since then, in seconds
 }
 
 // activity counts one provider's attempts.
@@ -300,10 +297,10 @@ type activity struct {
 	took                              []int64 // by the buckets of the histogram
 }
 
-// Count takes this process's attempts from the counters of its daemon. Call it before [Census.Run].
+// Count sets the counters from which the attempts of this process are read. It must be called before [Census.Run].
 func (c *Census) Count(counters prometheus.Gatherer) { c.minutes.counters = counters }
 
-// saw keeps the age of each provider's oldest due row.
+// saw keeps the highest age of each provider's oldest due row.
 func (m *minutes) saw(rows map[string]*providerRows) {
 	for label, row := range rows {
 		if label != unconfigured {
@@ -312,7 +309,7 @@ func (m *minutes) saw(rows map[string]*providerRows) {
 	}
 }
 
-// write is for the minute that has ended. What it cannot write is in the next one.
+// write writes the minute that has ended. If that fails, the next minute contains the attempts of both.
 func (c *Census) write(ctx context.Context) error {
 	m := &c.minutes
 	counted, err := m.count()
@@ -338,7 +335,7 @@ func (c *Census) write(ctx context.Context) error {
 	return nil
 }
 
-// count has an entry for each provider of which anything is known.
+// count returns the total attempts by provider, for each provider with attempts or a known age.
 func (m *minutes) count() (map[string]activity, error) {
 	all := map[string]activity{}
 	for name := range m.oldest {
@@ -408,7 +405,7 @@ func (a activity) since(before activity) activity {
 	return grown
 }
 
-// literal writes an array as Postgres reads it.
+// literal returns the text of an array as Postgres reads it.
 func literal(counts []int64) string {
 	texts := make([]string, len(counts))
 	for i, count := range counts {

@@ -38,7 +38,7 @@ func (x *examination) connect(ctx context.Context) ([]Finding, error) {
 	if err != nil {
 		return []Finding{problem("correct the database URL", "no pool of connections can be made of the database URL")}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, x.Limits.Check) // a pooler may take a login, and have no server for it
+	ctx, cancel := context.WithTimeout(ctx, x.Limits.Check) // a pooler may accept a login without having a server for it
 	defer cancel()
 	at, err := firstConnection(ctx, pool)
 	if err != nil {
@@ -49,8 +49,8 @@ func (x *examination) connect(ctx context.Context) ([]Finding, error) {
 	return []Finding{ok("connected to %s as %s, database %s", at, config.ConnConfig.User, config.ConnConfig.Database)}, nil
 }
 
-// firstConnection says where it leads: by the name in the URL, or, where there
-// are several, by the address that it came to.
+// firstConnection connects, and returns where to: the host in the URL, or, if the URL has several hosts, the
+// address of the connection.
 func firstConnection(ctx context.Context, pool *pgxpool.Pool) (at string, err error) {
 	pooled, err := pool.Acquire(ctx)
 	if err != nil {
@@ -75,8 +75,8 @@ func target(config *pgx.ConnConfig) string {
 	return net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
 }
 
-// diagnose explains at which step connecting failed. It repeats the server's
-// words, but not the driver's.
+// diagnose explains at which step connecting failed. It repeats the server's message, but
+// not the driver's.
 func diagnose(err error, config *pgx.ConnConfig) Finding {
 	var refusal *pgconn.PgError
 	if errors.As(err, &refusal) {
@@ -113,7 +113,7 @@ func refused(refusal *pgconn.PgError, config *pgx.ConnConfig) Finding {
 	return problem("see the server's log", "%s refuses the connection: %s (%s)", at, refusal.Message, refusal.Code)
 }
 
-// explainDial is about a connection that never stood.
+// explainDial explains why a connection was not established.
 func explainDial(err error, at string) (seen, cure string) {
 	var dns *net.DNSError
 	switch {
@@ -136,13 +136,13 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// explainTLS is about a handshake that failed.
+// explainTLS explains why a TLS handshake failed. isTLS reports whether err is such a failure.
 func explainTLS(err error) (seen, cure string, isTLS bool) {
 	var authority x509.UnknownAuthorityError
 	var hostname x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	var record tls.RecordHeaderError
-	var alert *net.OpError // the other side's, whose type crypto/tls keeps to itself
+	var alert *net.OpError // wraps an alert of the other side, whose own type crypto/tls does not export
 	switch {
 	case errors.As(err, &authority):
 		return "shows a certificate of an authority that is not trusted here", "name its authority: tls.ca of a provider, sslrootcert in the database URL", true
@@ -160,8 +160,7 @@ func explainTLS(err error) (seen, cure string, isTLS bool) {
 	return "", "", false
 }
 
-// lookAtTLS looks at a connection that stands: the driver may have fallen back
-// to plain text on the way.
+// lookAtTLS looks at an established connection, since the driver may have fallen back to plain text.
 func lookAtTLS(ctx context.Context, x *examination) ([]Finding, error) {
 	pooled, err := x.pool.Acquire(ctx)
 	if err != nil {
@@ -201,20 +200,20 @@ func (x *examination) verified(conn *tls.Conn) Finding {
 	return ok("%s, with a certificate that was verified", version)
 }
 
-// poolerPatience bounds a wait for a connection that a pooler may not have.
+// poolerPatience bounds the wait for a connection that a pooler may not have.
 const poolerPatience = 2 * time.Second
 
-// poolerRounds outlast other clients, who take the servers that are watched.
+// poolerRounds is how often a test of the pooler is repeated, since other clients may take the servers that it needs.
 const poolerRounds = 20
 
-// pooling describes the pooler between this machine and Postgres. It is found
-// by the pooler's behaviour, since few poolers say what they are.
+// pooling describes the pooler between this machine and Postgres. The doctor finds it by the pooler's behaviour,
+// since few poolers identify themselves. A server here is a connection of the pooler to Postgres.
 type pooling struct {
-	isPooler       bool // the session's number is not the one that was given at login
+	isPooler       bool // the backend's process id differs from the one in the login
 	perTransaction bool // a session moves between servers, or shares one
-	perStatement   bool // there are no transactions
-	isNarrow       bool // there was no second server to be had
-	keepsPrepared  bool // a prepared statement follows its session
+	perStatement   bool // the pooler refuses transactions
+	isNarrow       bool // the pooler gave no second server in time
+	keepsPrepared  bool // a prepared statement follows its session to other servers
 }
 
 func lookAtPooler(ctx context.Context, x *examination) ([]Finding, error) {
@@ -285,8 +284,8 @@ func (seen *pooling) isDecided() bool {
 	return seen.perTransaction || seen.perStatement || seen.isNarrow
 }
 
-// watchSessions has one session hold a transaction, and sees whether it took
-// the server that the other one has just used.
+// watchSessions begins a transaction in one session, and checks whether it runs on the server that the other session has
+// just used.
 func (seen *pooling) watchSessions(waiting context.Context, a, b *pgx.Conn) error {
 	home, err := backend(waiting, a)
 	if err != nil {
@@ -304,20 +303,20 @@ func (seen *pooling) watchSessions(waiting context.Context, a, b *pgx.Conn) erro
 	}
 	now, err := backend(waiting, a)
 	if waiting.Err() != nil {
-		seen.perTransaction, seen.isNarrow = true, true // it gave its server back, and there is no other
+		seen.perTransaction, seen.isNarrow = true, true // a gave its server back, and the pooler has no other
 		return nil
 	}
 	seen.perTransaction = now != home
 	return err
 }
 
-// keepsPrepared prepares a statement, and sees whether another session finds
-// its name taken at the same server: a pooler that keeps statements renames them.
+// keepsPrepared prepares a statement in one session, and checks whether another session can use the same name at the
+// same server. A pooler that keeps prepared statements renames them, so that it can.
 func keepsPrepared(ctx context.Context, a, b *pgx.Conn) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, poolerPatience)
 	defer cancel()
 	for range poolerRounds {
-		statement := "drainer_doctor_" + rand.Text() // new: this server may know an earlier round's
+		statement := "drainer_doctor_" + rand.Text() // new in each round, since the server may know the earlier ones
 		home, release, err := hold(ctx, a)
 		if err != nil {
 			return false, err
@@ -339,10 +338,10 @@ func keepsPrepared(ctx context.Context, a, b *pgx.Conn) (bool, error) {
 			return err == nil, unlessRefused(err)
 		}
 	}
-	return false, nil // other clients took the servers in each round; exec is right either way
+	return false, nil // other clients took the servers in each round; the cure, exec, is right in both cases
 }
 
-// hold keeps a session at one server until release.
+// hold begins a transaction, which keeps a session at one server until release.
 func hold(ctx context.Context, conn *pgx.Conn) (pid uint32, release func(), err error) {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
@@ -356,7 +355,7 @@ func hold(ctx context.Context, conn *pgx.Conn) (pid uint32, release func(), err 
 	return pid, release, nil
 }
 
-// unlessRefused forgets an error that is the answer to the question.
+// unlessRefused returns nil for an error of the server, because there the refusal is the result of the test.
 func unlessRefused(err error) error {
 	var refusal *pgconn.PgError
 	if errors.As(err, &refusal) {
@@ -365,7 +364,7 @@ func unlessRefused(err error) error {
 	return err
 }
 
-// session is a connection outside of the pool, for what moves or listens.
+// session opens a connection outside of the pool.
 func (x *examination) session(ctx context.Context) (*pgx.Conn, error) {
 	return pgx.ConnectConfig(ctx, x.pool.Config().ConnConfig.Copy())
 }
@@ -376,8 +375,7 @@ func backend(ctx context.Context, conn *pgx.Conn) (pid uint32, err error) {
 	return uint32(number), err
 }
 
-// lookAtNotifications sends a notification from one session to another, on a
-// channel of its own.
+// lookAtNotifications sends a notification from one session to another, on a channel that only it uses.
 func lookAtNotifications(ctx context.Context, x *examination) ([]Finding, error) {
 	listener, err := x.session(ctx)
 	if err != nil {
@@ -388,7 +386,7 @@ func lookAtNotifications(ctx context.Context, x *examination) ([]Finding, error)
 	if _, err := listener.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
 		return nil, err
 	}
-	// A pooler keeps the server's session when this one is over.
+	// A pooler keeps the server's session after this connection ends.
 	defer func() { _, _ = listener.Exec(context.WithoutCancel(ctx), "UNLISTEN *") }()
 	if _, err := x.pool.Exec(ctx, "SELECT pg_notify($1::text, ''::text)", channel); err != nil {
 		return nil, err
@@ -420,8 +418,7 @@ const (
 	alertPatience = 250 * time.Millisecond
 )
 
-// reachProviders goes to each provider as its adapter would, and comes back
-// without having said a word of its protocol.
+// reachProviders connects to each provider as its adapter would, but sends nothing of the provider's protocol.
 func reachProviders(ctx context.Context, patient Patient) (found []Finding) {
 	if patient.Providers == nil {
 		return name("providers", []Finding{notChecked("say --config FILE", "there is no configuration")})
@@ -488,8 +485,7 @@ func reachOne(ctx context.Context, p dispatch.Provider, to dispatch.Destination,
 	return ok("TCP: %s answers in %s, without TLS", to.Address, took)
 }
 
-// findProgram looks the program up like the adapter that starts it, and does
-// not start it.
+// findProgram searches for a program as its adapter does, but does not start it.
 func findProgram(name string) Finding {
 	path, err := exec.LookPath(name)
 	switch {
@@ -527,7 +523,7 @@ func shakeHands(ctx context.Context, p dispatch.Provider, conn net.Conn, address
 	return ok("%s: %s", address, tls.VersionName(state.Version))
 }
 
-// client also notes whether the server wants to see a certificate.
+// client returns a TLS client, and a flag that is set if the server asks for a certificate.
 func client(config *tls.Config, conn net.Conn, address string) (secure *tls.Conn, wanted *bool) {
 	if host, _, err := net.SplitHostPort(address); err == nil && config.ServerName == "" {
 		config.ServerName = host
@@ -546,8 +542,8 @@ func client(config *tls.Config, conn net.Conn, address string) (secure *tls.Conn
 	return tls.Client(conn, config), wanted
 }
 
-// awaitRefusal waits for an alert: with TLS 1.3 a client's handshake ends
-// before the server has verified its certificate.
+// awaitRefusal waits for an alert of the server. With TLS 1.3, a client's handshake ends before the server has verified
+// the client's certificate.
 func awaitRefusal(conn *tls.Conn) error {
 	if err := conn.SetReadDeadline(time.Now().Add(alertPatience)); err != nil {
 		return err

@@ -1,11 +1,11 @@
-// Package doctor looks an installation over: the database that the daemon
-// would use, what lies in the outbox, and the way to each provider. It says
-// what is wrong and what to do about it, and changes nothing.
+// Package doctor examines an installation: the database that the daemon
+// would use, the contents of the outbox, and the connection to each provider. It says
+// which problems there are and what to do about them, and changes nothing.
 //
 //	Patient ──Examine──▶ check, check, check … ──▶ Findings, each with its cure
 //
-// Checks run side by side, each within a time of its own; one that fails is a
-// finding too, and keeps no other from running. No finding shows a payload, a
+// Checks run at the same time, each with a timeout of its own. A check that fails is a
+// finding too, and the others still run. No finding shows a payload, a
 // run, a key or a password.
 package doctor
 
@@ -28,7 +28,7 @@ import (
 // Verdict is the judgement of a check.
 type Verdict string
 
-// The verdicts. A warning can wait until the morning; a problem cannot.
+// These are the verdicts. A warning can wait until the morning, but a problem cannot.
 const (
 	OK         Verdict = "ok"
 	Warning    Verdict = "warning"
@@ -36,15 +36,15 @@ const (
 	NotChecked Verdict = "not_checked"
 )
 
-// Finding is one thing that was looked at.
+// Finding is one result of a check.
 type Finding struct {
 	Check   string  `json:"check"`
 	Verdict Verdict `json:"verdict"`
-	Seen    string  `json:"seen"`           // or why it was not checked
-	Cure    string  `json:"cure,omitempty"` // what to do or to type
+	Seen    string  `json:"seen"`           // the facts, or why there was no check
+	Cure    string  `json:"cure,omitempty"` // the remedy: an instruction or a command
 }
 
-// Count says how many findings have a verdict.
+// Count returns how many findings have a verdict.
 func Count(findings []Finding, verdict Verdict) (n int) {
 	for _, finding := range findings {
 		if finding.Verdict == verdict {
@@ -72,28 +72,27 @@ func notChecked(cure, format string, args ...any) Finding {
 
 const (
 	connectTimeout = 5 * time.Second
-	atOnce         = 4 // checks of the database, with a connection each
+	atOnce         = 4 // how many checks of the database run at once, with a connection each
 )
 
-// examination is a patient on the table. Its pool speaks to the database in a
-// way that every pooler understands, whatever the daemon's URL says.
+// examination is an examination of a patient. Independently of the daemon's URL, its pool uses a query mode
+// that works with each pooler.
 type examination struct {
 	Patient
 	pool *pgxpool.Pool
 }
 
-// look returns its findings. An error means that it could not look.
+// look returns the findings of a check. An error means that the check was not possible.
 type look func(context.Context, *examination) ([]Finding, error)
 
-// check is a row of the tables: its name, how it looks, and what it reports
-// where it finds nothing. Verdict and cure are made where the look judges.
+// check is one check. Its look makes the findings, with verdict and cure.
 type check struct {
 	name string
-	well string // empty where the look always finds something
+	well string // reported as OK if the look returns no finding; empty if it always returns one
 	look look
 }
 
-// each makes a look of one statement. judge sees each of its rows.
+// each returns a look that runs one statement and calls judge for each of its rows. args make the arguments.
 func each[T any](sql string, judge func(*examination, T) []Finding, args ...func(*examination) any) look {
 	return func(ctx context.Context, x *examination) (found []Finding, err error) {
 		values := make([]any, len(args))
@@ -108,14 +107,14 @@ func each[T any](sql string, judge func(*examination, T) []Finding, args ...func
 	}
 }
 
-// checks are in the order in which they are reported: what explains others
+// checks returns the checks in the order of the report: a check that can explain others
 // comes first.
 func checks() []check {
 	return slices.Concat(serverChecks, schemaChecks, tableChecks, outboxChecks)
 }
 
-// Examine looks at everything that it can reach. The error is that of
-// connecting to the database; it is among the findings, too.
+// Examine makes all checks that are possible. It returns an error only if it cannot connect to the database. That error
+// is also one of the findings.
 func Examine(ctx context.Context, patient Patient) ([]Finding, error) {
 	patient.Limits = patient.Limits.orUsual()
 	patient.Lease = cmp.Or(patient.Lease, usualLease)
@@ -157,7 +156,8 @@ func examineDatabase(ctx context.Context, patient Patient) ([]Finding, error) {
 	return append(findings, sideBySide(checks(), atOnce, func(c check) []Finding { return name(c.name, x.bounded(ctx, c)) })...), nil
 }
 
-// sideBySide looks at so many at once, and reports in their order.
+// sideBySide looks at all items, and at up to most of them at the same time. It returns the findings in the order of the
+// items.
 func sideBySide[T any](all []T, most int, look func(T) []Finding) []Finding {
 	results := make([][]Finding, len(all))
 	var group errgroup.Group
@@ -185,8 +185,8 @@ func (x *examination) bounded(ctx context.Context, c check) []Finding {
 	return found
 }
 
-// unable explains a check that failed. What Postgres says of the doctor's own
-// statements names tables and no data.
+// unable explains a check that failed. It may repeat the messages of Postgres, since the doctor's own statements
+// contain names of tables but no data.
 func unable(ctx context.Context, err error) Finding {
 	var refusal *pgconn.PgError
 	switch {
@@ -202,7 +202,7 @@ func unable(ctx context.Context, err error) Finding {
 	return notChecked("run it again", "the connection was lost")
 }
 
-// SQLSTATE codes, PostgreSQL documentation, appendix A.
+// These are SQLSTATE codes: PostgreSQL documentation, appendix A.
 const (
 	insufficientPrivilege = "42501"
 	undefinedTable        = "42P01"
@@ -217,7 +217,7 @@ func name(check string, findings []Finding) []Finding {
 	return findings
 }
 
-// read collects the rows of a statement.
+// read returns the rows of a statement.
 func read[T any](ctx context.Context, x *examination, sql string, args ...any) ([]T, error) {
 	rows, _ := x.pool.Query(ctx, sql, args...) // CollectRows returns the error too
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
@@ -227,33 +227,33 @@ func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Se
 
 // Patient is the installation that is examined.
 type Patient struct {
-	Database *pgxpool.Config // as the daemon connects; in particular, as the same role; nil: it is not looked at
+	Database *pgxpool.Config // as the daemon connects, and with its role; nil: the database is not examined
 
-	WithoutDatabase string // why there is no Database
-	NoLogin         error  // why nothing can log in to it: a file or a command gives no password
+	WithoutDatabase string // why Database is nil
+	NoLogin         error  // why no login to the database is possible: a file or a command gives no password
 
-	Bystander bool                // Database is another login than the daemon's: the role of daemons is judged in its place
-	Lease     time.Duration       // a worker without a heartbeat for this long is dead; 0: the usual
-	Providers []dispatch.Provider // nil: there is no configuration, and only the database is looked at
-	Offline   bool                // no provider is gone to; an adapter may be nil
+	Bystander bool                // Database has another login than the daemon, so the role of daemons is judged instead
+	Lease     time.Duration       // a worker without a heartbeat for this long is dead; 0: the usual lease
+	Providers []dispatch.Provider // nil: there is no configuration, and only the database is examined
+	Offline   bool                // make no connection to providers; an adapter may be nil
 	Unread    map[string][]string // by provider: references to secrets that were not read
-	Now       func() time.Time    // this machine's clock; nil: the real one
+	Now       func() time.Time    // this machine's clock; nil: time.Now
 	Limits    Limits
 }
 
-// Limits are how much is too much. A field that is 0 stands for the usual.
+// Limits are the thresholds of warnings and timeouts. 0 means the usual value.
 type Limits struct {
-	Check      time.Duration // a check may take this long
-	Pinned     time.Duration // a snapshot that is held longer than this keeps dead rows from being removed
-	DeadTuples int64         // in one hot table
-	NotifyFull float64       // how much of the queue of notifications may be in use
+	Check      time.Duration // timeout of a check
+	Pinned     time.Duration // how long a snapshot may be held, since it keeps dead rows from being removed
+	DeadTuples int64         // how many dead rows a hot table may have
+	NotifyFull float64       // which part of the queue of notifications may be in use, from 0 to 1
 }
 
 const (
 	usualLease = 15 * time.Second
-	sagaAge    = time.Hour       // a saga that is under way longer than this is stuck
-	jobAge     = time.Minute     // a job that has been due longer than this is worked by no drainer
-	notifyTime = 2 * time.Second // a notification that takes longer than this does not come
+	sagaAge    = time.Hour       // a saga that has been begun for longer is stuck
+	jobAge     = time.Minute     // if a job has been due for longer, no drainer works it
+	notifyTime = 2 * time.Second // a notification that has not arrived by then is lost
 )
 
 func (l Limits) orUsual() Limits {

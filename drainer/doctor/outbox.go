@@ -11,15 +11,15 @@ import (
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
-// countLimit is where counting stops: asking stays cheap over any queue.
+// countLimit bounds each count, so that a check stays cheap with a long queue.
 const countLimit = 1000
 
 func limit(*examination) any { return countLimit }
 
 func lease(x *examination) any { return x.Lease.Seconds() }
 
-// queuedCTE names the providers that have rows in the queue: one index look
-// each, however many rows there are.
+// queuedCTE lists the providers that have rows in the queue. It takes one index look for each provider, independently of
+// the number of rows.
 const queuedCTE = `
 	WITH RECURSIVE queued AS (
 		(SELECT provider FROM outbox.queue ORDER BY provider LIMIT 1)
@@ -63,7 +63,7 @@ var outboxChecks = []check{
 		GROUP BY 1, 2 ORDER BY 1, 2`,
 		func(x *examination, c struct {
 			Provider      string
-			Orphaned      bool // the worker's row is gone
+			Orphaned      bool // the worker's row was deleted
 			Intents       int64
 			OldestSeconds float64
 		},
@@ -79,7 +79,7 @@ var outboxChecks = []check{
 			return nil
 		})},
 
-	// A rolling update takes its time, in which workers differ.
+	// During a rolling update, workers differ for a while.
 	{name: "configurations", well: "workers have the same one, as far as they serve the same providers", look: each(`
 		WITH settled AS (SELECT * FROM outbox.worker
 			WHERE started_at < now() - interval '10 minutes' AND beat_at >= now() - make_interval(secs => $1::float8))
@@ -109,15 +109,15 @@ var outboxChecks = []check{
 
 	{name: "unconfigured", well: "this configuration or a live worker knows the provider of every row in the queue", look: lookForUnconfigured},
 
-	// To have no namespace is no fault while no other outbox uses the same account,
-	// and that cannot be seen from here.
+	// A missing namespace is no fault while no other outbox uses the same account at a provider. The
+	// doctor cannot see whether one does.
 	{name: "namespace", look: each(`
 		SELECT coalesce((SELECT value FROM outbox.setting WHERE name = 'namespace'), ''),
 			ARRAY(SELECT name FROM outbox.provider WHERE namespace IS NULL ORDER BY name LIMIT 20),
 			EXISTS (SELECT FROM outbox.provider)`,
 		func(_ *examination, seen struct {
 			Own     string
-			Without []string // providers
+			Without []string // providers without a namespace
 			Any     bool
 		},
 		) []Finding {
@@ -147,7 +147,7 @@ var outboxChecks = []check{
 			ARRAY(SELECT name FROM login WHERE tenants = 0 ORDER BY 1 LIMIT 20)`,
 		func(_ *examination, seen struct {
 			Tenants, Walls       int64
-			Missing, Torn, Loose []string // roles that do not exist; logins of several tenants, and of none
+			Missing, Torn, Loose []string // roles that do not exist; logins of several tenants; logins of no tenant
 		},
 		) (found []Finding) {
 			if up := seen.Walls == 2; seen.Walls == 1 || up != (seen.Tenants > 0) {
@@ -177,7 +177,7 @@ var outboxChecks = []check{
 		func(_ *examination, seen struct {
 			Change             string
 			Accepted           bool
-			Timeline, Identity bool // the server shows it
+			Timeline, Identity bool // the server shows its timeline and its system identifier
 		},
 		) (found []Finding) {
 			if !seen.Accepted {
@@ -248,13 +248,13 @@ var outboxChecks = []check{
 			SELECT kind, scheduled_at FROM outbox.river_job WHERE state OPERATOR(pg_catalog.=) 'available' AND scheduled_at <= now()
 			ORDER BY scheduled_at LIMIT 1) due ON true`,
 		func(_ *examination, seen struct {
-			Paused     []string // queues of River
-			DueKind    string   // of the job that has been due for longest
+			Paused     []string // River's paused queues
+			DueKind    string   // kind of the job that has been due for longest
 			DueSeconds float64
-			// LookSeconds is how long no process has looked for incidents to page, since the
-			// oldest of those that live began.
+			// LookSeconds is how long no process has looked for incidents to page. It is at most the age of
+			// the oldest living worker.
 			LookSeconds float64
-			SagaSeconds float64 // the same of passes over sagas that ended well
+			SagaSeconds float64 // the same for successful passes of River over sagas
 		},
 		) (found []Finding) {
 			const restart = "see the drainers' logs, and /readyz of each; restart one after the other"
@@ -274,7 +274,7 @@ var outboxChecks = []check{
 		}, lease)},
 }
 
-// patience is more than a claimed row may wait and then take.
+// patience is how old a provider's claim may be: longer than its rows may wait and then take.
 func (x *examination) patience(provider string) time.Duration {
 	longest := 30 * time.Second
 	for _, p := range x.Providers {
@@ -290,10 +290,10 @@ type queued struct {
 	Provider   string
 	Rows       int64 // at most countLimit
 	DueSeconds float64
-	Served     bool // by a worker that lives
+	Served     bool // a living worker serves it
 }
 
-// lookForUnconfigured finds rows that this configuration would never send.
+// lookForUnconfigured finds rows that neither this configuration nor a living worker would send.
 func lookForUnconfigured(ctx context.Context, x *examination) (found []Finding, err error) {
 	all, err := read[queued](ctx, x, queuedCTE+`
 		SELECT n.provider,
@@ -310,7 +310,7 @@ func lookForUnconfigured(ctx context.Context, x *examination) (found []Finding, 
 		i := slices.IndexFunc(x.Providers, func(p dispatch.Provider) bool { return p.Name == q.Provider })
 		provider, operation, parked := strings.Cut(q.Provider, "/")
 		switch {
-		case parked && x.has(provider, operation): // it is shut, or about to be taken back
+		case parked && x.has(provider, operation): // the operation is shut, or its rows are about to leave the lane
 		case parked && !q.Served: // daemons have parked it, because its provider does not have the operation
 			found = append(found, problem(fmt.Sprintf("add %q under providers.%s.tools, and reload or restart; or drainer intents cancel", operation, provider),
 				"%s the tool %q, which no living worker knows", rowsThat("want", q.Rows), q.Provider))
@@ -340,7 +340,7 @@ func (x *examination) has(provider, operation string) bool {
 	})
 }
 
-// unknownTools looks at the rows that are due first.
+// unknownTools finds tools that the configuration lacks, among the first countLimit rows of a provider.
 func (x *examination) unknownTools(ctx context.Context, provider dispatch.Provider) (found []Finding, err error) {
 	type tool struct {
 		Name string
@@ -363,7 +363,7 @@ func (x *examination) unknownTools(ctx context.Context, provider dispatch.Provid
 	return found, err
 }
 
-// rowsThat counts rows of which the verb is said.
+// rowsThat returns a number of rows with a verb, such as "2 rows wait".
 func rowsThat(verb string, n int64) string {
 	if n == 1 {
 		return "1 row " + verb + "s"

@@ -12,7 +12,7 @@ import (
 	"github.com/agentoutbox/drainer/migrations"
 )
 
-// SchemaCheck is the check that finds a problem where the schema is behind.
+// SchemaCheck is the name of the check that finds a problem if the schema is older than this program.
 const SchemaCheck = "schema"
 
 var schemaChecks = []check{
@@ -51,7 +51,7 @@ var schemaChecks = []check{
 		WHERE n.nspname = 'outbox' AND me.rolname = current_user`,
 		func(_ *examination, seen struct {
 			Owner            string   // of the schema
-			Strays           []string // objects in it that belong to another role
+			Strays           []string // objects in the schema that belong to another role
 			IsOwner          bool     // the daemon's role is, or may become, the owner
 			Superuser        bool
 			Role             string
@@ -78,8 +78,8 @@ var schemaChecks = []check{
 			return found
 		}))},
 
-	// A login that works with the outbox reads with a search_path. Functions and
-	// operators of other logins that it finds there first would run with its rights.
+	// A login that works with the outbox looks names up in its search_path. Functions and operators that
+	// other logins have created there would run with its rights.
 	{name: "search path", well: "no login of the daemon, operators, auditors or owner looks at schemas of others", look: each(`
 		SELECT d.datname,
 			ARRAY(
@@ -147,8 +147,8 @@ var schemaChecks = []check{
 		return []Finding{problem(grants(lacks, drainerRole), "%s lacks %s", role, describe(lacks))}, nil
 	}},
 
-	// Where one login has both roles, the history does not show whether the daemon
-	// or an operator made an entry.
+	// If one login has both roles, the history does not prove whether the daemon or an operator made an
+	// entry.
 	{name: "operators' grants", look: byGroup(operatorRole, operatorsNeed, "operators cannot do their work",
 		func(ctx context.Context, x *examination) (found []Finding, err error) {
 			var login string
@@ -187,7 +187,7 @@ var schemaChecks = []check{
 				extra = append(extra, key)
 			}
 			ofAll, err := x.excessOfAgents(ctx)
-			// What agents have too is a finding about them.
+			// Rights that agents have too are a finding about agents.
 			if extra = slices.DeleteFunc(extra, func(e excess) bool { return slices.Contains(ofAll, e) }); len(extra) > 0 {
 				return []Finding{judgeExcess(auditorRole, "auditors", extra)}, err
 			}
@@ -195,7 +195,7 @@ var schemaChecks = []check{
 		})},
 }
 
-// ofTheSchema says that what has no row cannot be looked at.
+// ofTheSchema adds a finding to a look that returns none because the schema does not exist.
 func ofTheSchema(inner look) look {
 	return func(ctx context.Context, x *examination) ([]Finding, error) {
 		found, err := inner(ctx, x)
@@ -206,8 +206,8 @@ func ofTheSchema(inner look) look {
 	}
 }
 
-// byGroup looks at what a group role lacks, and then at what else there is to
-// see. An ok of the latter counts only where the role lacks nothing.
+// byGroup returns a look for the rights that a group role lacks, followed by the look also. The OK findings of also count
+// only if the role lacks nothing.
 func byGroup(role string, needs []privilege, lacking string, also look) look {
 	return func(ctx context.Context, x *examination) ([]Finding, error) {
 		var exists bool
@@ -233,8 +233,7 @@ func byGroup(role string, needs []privilege, lacking string, also look) look {
 	}
 }
 
-// privilege names the rights that statements need on an object. Columns are
-// those that a privilege may be narrowed to.
+// privilege names the rights that statements need on an object, or on a column of it.
 type privilege struct {
 	kind    string // schema, table, column, sequence or function
 	object  string
@@ -275,9 +274,8 @@ var readNeeds = slices.Concat(
 	functions("idempotency_key", "whereabouts", "in_doubt", "queued_tenants", "sees_all", "session_tenant", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
 )
 
-// daemonNeeds are the rights that the migrations grant to outbox_drainer; a
-// test compares the two. The rights on River's tables are added from the
-// catalog.
+// daemonNeeds are the rights that the migrations grant to outbox_drainer. A test compares them with the
+// migrations. The rights on River's tables come from the catalog.
 var daemonNeeds = slices.Concat(
 	readNeeds,
 	tables([]string{"SELECT"}, "fingerprint_key"),
@@ -335,8 +333,8 @@ const (
 // lack is one privilege that a role does not have.
 type lack struct {
 	Kind, Object, Column, Action string
-	RoleHasIt                    bool // the group role has it, so membership is missing
-	IsGone                       bool // there is no such object
+	RoleHasIt                    bool // the group role has the privilege, so only the membership is missing
+	IsGone                       bool // the object does not exist
 }
 
 func (l lack) String() string {
@@ -346,8 +344,7 @@ func (l lack) String() string {
 	return l.Action + " on " + l.Object
 }
 
-// lacksSQL asks for each privilege whether a role has it, and whether another
-// one has.
+// lacksSQL returns the privileges that a role does not have, and whether another role has them.
 const lacksSQL = `
 	SELECT p.kind, p.object, p.col, p.action, coalesce(holds.other, false), id.oid IS NULL
 	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS p (kind, object, col, action, nth)
@@ -409,7 +406,7 @@ func (x *examination) lacks(ctx context.Context, role, other string, needs []pri
 	return read[lack](ctx, x, lacksSQL, kinds, objects, columns, actions, role, other)
 }
 
-// theGone says that what is not there cannot be granted.
+// theGone returns a finding if an object does not exist, since no right on it can be granted.
 func theGone(lacks []lack) (Finding, bool) {
 	i := slices.IndexFunc(lacks, func(l lack) bool { return l.IsGone })
 	if i < 0 {
@@ -426,13 +423,13 @@ func describe(lacks []lack) string {
 	return abridge(texts)
 }
 
-// membership cures a login that was never made a member, or does not inherit.
+// membership returns the cure for a login that is not a member of the daemon's role, or does not inherit from it.
 func membership(role string) string {
 	return fmt.Sprintf("GRANT %s TO %s; if it is a member already: ALTER ROLE %[2]s INHERIT; and, from Postgres 16, GRANT %[1]s TO %[2]s WITH INHERIT TRUE;",
 		drainerRole, quote(role))
 }
 
-// grants are the statements that give a role what is missing.
+// grants returns the statements that give a role the missing rights.
 func grants(lacks []lack, role string) string {
 	statements := make([]string, len(lacks))
 	for i, l := range lacks {
@@ -451,20 +448,21 @@ func grants(lacks []lack, role string) string {
 
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
 
-// excess is something that a role may do and should not.
+// excess is a right that a role has but should not have.
 type excess struct{ Action, Object string }
 
 func (x *examination) excessOfAgents(ctx context.Context) ([]excess, error) {
 	return read[excess](ctx, x, excessSQL, agentRole, []string{"status SELECT", "tool SELECT", "intent INSERT"}, []string{"enqueue", "arm", "sees_all", "session_tenant"})
 }
 
-// What a role that only reads may do: patterns of rights on tables and sequences, and functions with their owner's rights.
+// These are the rights that a role that only reads may have: patterns of rights on tables and sequences, and functions
+// that run with the rights of their owner.
 var (
 	onlyReads        = []string{"% SELECT"}
 	readingFunctions = []string{"sees_all", "session_tenant"}
 )
 
-// Writes lists by what a connection's login can change the outbox. It is empty for one that only reads.
+// Writes lists the rights by which a connection's login can change the outbox. It is empty if the login can only read.
 func Writes(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	rows, _ := conn.Query(ctx, `SELECT action || ' on ' || object FROM (`+excessSQL+`) AS e (action, object)`,
 		nil, onlyReads, readingFunctions) // CollectRows returns the error too
@@ -475,9 +473,8 @@ func Writes(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	return writes, nil
 }
 
-// excessSQL lists a role's effective rights but those that are allowed: by grants to it, to PUBLIC and to
-// the roles that it is a member of. Functions that run with the rights of their
-// caller add none.
+// excessSQL lists the effective rights of a role except the allowed ones. They come from grants to the role, to PUBLIC
+// and to the roles of which it is a member. Functions that run with the rights of their caller count as no right.
 const excessSQL = `
 	WITH login AS (SELECT oid FROM pg_roles WHERE rolname = coalesce($1::name, current_user))
 	SELECT a.action, 'outbox.' || c.relname::text
@@ -525,7 +522,7 @@ func list(all []migrations.Migration) string {
 	return abridge(names)
 }
 
-// abridge names the first of many.
+// abridge lists the first 5 names, and says how many more there are.
 func abridge(names []string) string {
 	const few = 5
 	if len(names) > few {

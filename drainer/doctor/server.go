@@ -16,8 +16,8 @@ const (
 	roundTrips   = 5
 )
 
-// DaemonConnections is how many connections one `drainer run` holds at most: seven of its store, one that listens, one
-// that counts, two for sagas and six for jobs. River polls.
+// DaemonConnections is how many connections one `drainer run` holds at most: seven for its store, one that listens, one
+// for the census, two for sagas and six for jobs. River has no connection that listens.
 const DaemonConnections = 17
 
 var serverChecks = []check{
@@ -50,8 +50,8 @@ var serverChecks = []check{
 		return ok("a statement takes %s there and back", short(r.took))
 	})},
 
-	// Due times and leases are the database's and survive a wrong clock here;
-	// signatures, certificates and logs do not.
+	// Due times and leases use the database's clock, so a wrong clock of this machine does not matter to
+	// them. It does matter to signatures, certificates and logs.
 	{name: "clock", look: byClock(judgeSkew)},
 
 	{name: "writable", well: "a primary that takes writes", look: each(`
@@ -65,14 +65,14 @@ var serverChecks = []check{
 			case readOnly.IsStandby:
 				return []Finding{problem("point the database URL at the primary, and add target_session_attrs=read-write to it", "this is a standby, which only reads")}
 			case readOnly.Value == "on":
-				// What changes the default is itself bound by it.
+				// The statement that changes the default needs a transaction that may write.
 				cure := "SET default_transaction_read_only = off; " + x.cure(readOnly.setting, "off")
 				return []Finding{problem(cure, "transactions are read-only: default_transaction_read_only is on")}
 			}
 			return nil
 		})},
 
-	// An intent is sent only after its claim is on disk: a forgotten claim is sent again.
+	// An intent is sent only after its claim is on disk. If the server loses a claim, the intent is sent again.
 	{name: "durability", look: bySettings(func(x *examination, all map[string]setting) (found []Finding) {
 		if s := all["fsync"]; s.Value == "off" {
 			found = append(found, problem(x.cure(s, "on"), "fsync is off: a crash of the machine may lose or damage everything"))
@@ -94,7 +94,7 @@ var serverChecks = []check{
 	{name: "session limits", well: "no timeout ends what the daemon does", look: bySettings(func(x *examination, all map[string]setting) (found []Finding) {
 		for _, limit := range sessionLimits {
 			milliseconds, err := strconv.ParseInt(all[limit.name].Value, 10, 64)
-			if err != nil || milliseconds == 0 { // the server does not know it, or it is off
+			if err != nil || milliseconds == 0 { // the server does not know the limit, or it is off
 				continue
 			}
 			if value := time.Duration(milliseconds) * time.Millisecond; limit.least == 0 || value < limit.least {
@@ -104,7 +104,7 @@ var serverChecks = []check{
 		return found
 	})},
 
-	// What other sessions do is hidden from most roles; that they are there is not.
+	// Most roles cannot see the activity of other sessions, but they can count them.
 	{name: "room", look: each(`
 		SELECT
 			current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint
@@ -114,8 +114,8 @@ var serverChecks = []check{
 			d.datconnlimit::bigint, (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database())
 		FROM pg_roles r, pg_database d WHERE r.rolname = current_user AND d.datname = current_database()`,
 		func(_ *examination, seen struct {
-			Limit, InUse                 int64 // of the server, for roles that are not superusers
-			RoleLimit, RoleInUse         int64 // a limit of -1: none
+			Limit, InUse                 int64 // the server's limit for roles that are not superusers
+			RoleLimit, RoleInUse         int64 // a limit of -1 means none
 			DatabaseLimit, DatabaseInUse int64
 		},
 		) (found []Finding) {
@@ -182,8 +182,8 @@ var tableChecks = []check{
 	}},
 }
 
-// reading is one look at the server's clock: its time, and by this machine's
-// clock the times of the question and of the answer.
+// reading is one reading of the server's clock, with the times of the question and of the answer by this
+// machine's clock.
 type reading struct {
 	server          time.Time
 	asked, answered time.Time
@@ -200,7 +200,7 @@ func byClock(judge func(reading) Finding) look {
 	}
 }
 
-// readClock returns the quickest of several looks, which errs least.
+// readClock returns the quickest of several readings, since it has the smallest error.
 func (x *examination) readClock(ctx context.Context) (best reading, err error) {
 	pooled, err := x.pool.Acquire(ctx)
 	if err != nil {
@@ -221,7 +221,7 @@ func (x *examination) readClock(ctx context.Context) (best reading, err error) {
 	return best, nil
 }
 
-// short rounds to what a person reads.
+// short rounds a duration for a person.
 func short(d time.Duration) time.Duration {
 	switch {
 	case d >= time.Minute:
@@ -234,7 +234,7 @@ func short(d time.Duration) time.Duration {
 	return d.Round(10 * time.Microsecond)
 }
 
-// setting is a parameter as this session has it, and where that was said.
+// setting is a parameter's value in this session, with the place where it was set.
 type setting struct {
 	Name   string
 	Value  string
@@ -260,7 +260,7 @@ func bySettings(judge func(*examination, map[string]setting) []Finding) look {
 	}
 }
 
-// cure names the place that the value comes from.
+// cure returns the statement or the advice that changes a setting at the place where it was set.
 func (x *examination) cure(s setting, value string) string {
 	user, database := pgx.Identifier{x.Database.ConnConfig.User}.Sanitize(), pgx.Identifier{x.Database.ConnConfig.Database}.Sanitize()
 	switch s.Source {
@@ -278,11 +278,11 @@ func (x *examination) cure(s setting, value string) string {
 	return fmt.Sprintf("ALTER SYSTEM SET %s = %s; SELECT pg_reload_conf();", s.Name, value)
 }
 
-// sessionLimit is a timeout that ends what the daemon needs longer. The
-// daemon sets idle_in_transaction_session_timeout itself.
+// sessionLimit is a timeout of the server that could end work of the daemon. The daemon sets
+// idle_in_transaction_session_timeout itself.
 type sessionLimit struct {
 	name  string
-	least time.Duration // 0: any value hurts
+	least time.Duration // the lowest harmless value; 0: each value does harm
 	hurts string
 }
 
@@ -315,13 +315,13 @@ func judgeSkew(r reading) Finding {
 	return ok("this machine and the database agree within %s", short(skew+err))
 }
 
-// tableHealth holds Postgres's statistics of a hot table.
+// tableHealth holds Postgres's statistics of a table.
 type tableHealth struct {
 	Name       string
 	Live, Dead int64
 	VacuumedAt *time.Time
-	Disabled   bool // autovacuum is, for this table
-	Running    bool
+	Disabled   bool // autovacuum is off for this table
+	Running    bool // a vacuum of the table is running
 }
 
 const tableHealthSQL = `
@@ -332,7 +332,7 @@ const tableHealthSQL = `
 	WHERE s.schemaname = 'outbox' AND s.relname IN ('queue', 'claim', 'worker', 'provider', 'intent', 'attempt')
 	ORDER BY s.relname`
 
-// hot tables are emptied as fast as they are filled; the others only grow.
+// hot has the tables that are emptied as fast as they are filled. The others only grow.
 var hot = map[string]bool{"queue": true, "claim": true, "worker": true, "provider": true}
 
 func (t tableHealth) bloated() Finding {
@@ -352,7 +352,7 @@ func (t tableHealth) bloated() Finding {
 type pin struct {
 	Kind        string // session, walsender, prepared or slot
 	PID         int32
-	Name        string // of the application, the prepared transaction or the slot
+	Name        string // name of the application, the prepared transaction or the slot
 	Role        string
 	State       string
 	HeldSeconds float64 // 0 if unknown
@@ -377,8 +377,8 @@ const pinsSQL = `
 	ORDER BY 7 DESC, 6 DESC
 	LIMIT 20`
 
-// oldSlot is how many transactions a slot may lag. Postgres does not show since
-// when it lags.
+// oldSlot is how many transactions a slot may lag. Postgres does not show for how long it
+// has lagged.
 const oldSlot = 1_000_000
 
 func lookAtPinnedXmin(ctx context.Context, x *examination) (found []Finding, err error) {

@@ -1,11 +1,11 @@
-// Package incident lists the kinds of incidents. All that depends on a kind alone and
-// not on how it is told begins here: the metrics, the configuration and the pages.
+// Package incident lists the kinds of incidents, with their severities and texts. Metrics, configuration and pages
+// take the kinds from here.
 package incident
 
 // Kind is the subject of an incident.
 type Kind string
 
-// The kinds, as the table outbox.incident knows them.
+// These are the kinds in the table outbox.incident.
 const (
 	OutcomeUnknown        Kind = "outcome_unknown"
 	CompensationFailed    Kind = "compensation_failed"
@@ -32,8 +32,8 @@ const (
 	Warning Severity = "warning"
 )
 
-// kinds gives each kind its severity, what it means to an operator who was just woken up,
-// and what to do, in the order in which kinds are listed.
+// kinds gives each kind its severity, its meaning for an operator who was just woken up, and the
+// instruction. Kinds are listed in this order.
 var kinds = []struct {
 	kind      Kind
 	severity  Severity
@@ -55,7 +55,7 @@ var kinds = []struct {
 		"settle it with the provider, then `sagas retry --undone`: older steps are undone next",
 	},
 	{
-		KeyCollision, Warning, // the agent was refused, and nothing is in doubt
+		KeyCollision, Warning, // the agent was refused, and no outcome is in doubt
 		"an agent enqueued another payload under the key of this intent, and was refused",
 		"find the agent by run and step; if its second effect is missing, let it enqueue that under its own key; then acknowledge",
 	},
@@ -106,7 +106,7 @@ var kinds = []struct {
 	},
 }
 
-// Kinds lists those of these severities, or all.
+// Kinds lists the kinds of these severities, or all kinds if none is given.
 func Kinds(of ...Severity) []Kind {
 	var listed []Kind
 	for _, row := range kinds {
@@ -121,20 +121,20 @@ func Kinds(of ...Severity) []Kind {
 	return listed
 }
 
-// Severities lists them all.
+// Severities lists all severities.
 func Severities() []Severity { return []Severity{Page, Warning} }
 
-// Severity is that of the kind.
+// Severity returns the severity of the kind.
 func (k Kind) Severity() Severity {
 	for _, row := range kinds {
 		if row.kind == k {
 			return row.severity
 		}
 	}
-	return Page // of a newer version: better one page too many
+	return Page // a kind of a newer version: one page too many is better than a missing one
 }
 
-// Means explains the kind, of one intent.
+// Means explains an incident of the kind about one intent.
 func (k Kind) Means() string {
 	for _, row := range kinds {
 		if row.kind == k {
@@ -144,7 +144,7 @@ func (k Kind) Means() string {
 	return ""
 }
 
-// Do says how to end it.
+// Do says how to end an incident of the kind.
 func (k Kind) Do() string {
 	for _, row := range kinds {
 		if row.kind == k {
@@ -154,14 +154,14 @@ func (k Kind) Do() string {
 	return ""
 }
 
-// Match chooses the incidents that a channel gets: those that every list has.
+// Match chooses the incidents that a channel gets. An incident must match all three lists.
 type Match struct {
-	Kinds     []Kind   // nil: those of the severity page
+	Kinds     []Kind   // nil: the kinds of the severity page
 	Providers []string // nil: all
 	Tools     []string // by full name; nil: all
 }
 
-// Chosen lists the kinds.
+// Chosen lists the kinds that the match chooses.
 func (m Match) Chosen() []Kind {
 	if m.Kinds == nil {
 		return Kinds(Page)

@@ -1,11 +1,11 @@
-// Package operator answers what people ask of an outbox, from the command line
-// or a console: which intents there are, their status, and why they wait. It
-// shares the tables with the engine, but no code.
+// Package operator serves the people who operate an outbox, through the command line or a console: it
+// lists intents with their status and the reason why they wait, and changes them. It shares the
+// tables with the engine, but no code.
 //
-// An operator's change is made like an attempt: read the intent's status, let
-// the [Action] judge it, append an entry under the next attempt number. The
-// number is the fence. The first process that appends it, or takes the queue
-// row, wins. The other one, a worker or an operator, gets an error.
+// An operator's change is made like an attempt: the package reads the intent's status, lets the [Action]
+// judge it, and appends an entry under the next attempt number. The number protects against races. The
+// first transaction that appends it, or takes the queue row, wins. The other one, of a worker or an
+// operator, changes nothing.
 package operator
 
 import (
@@ -27,20 +27,21 @@ import (
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
-// ErrNotFound says that no such intent is in the outbox.
+// ErrNotFound says that the outbox has no such intent.
 var ErrNotFound = errors.New("no such intent")
 
 // Console is one connection to an outbox; it serves one call at a time.
 type Console struct {
 	conn *pgx.Conn
-	look int // MostLooked
+	look int // how many rows a listing looks at; MostLooked except in tests
 }
 
-// Open takes over a connection, which Close closes.
+// Open returns a Console that owns the connection: Close closes it.
 func Open(conn *pgx.Conn) *Console { return &Console{conn: conn, look: MostLooked} }
 
-// Look runs work in a transaction that can change nothing, on a connection that stays the caller's. It compiles no statement:
-// that takes longer than these statements do. Nor does it take more than one of the server's processes: a drain needs them.
+// Look runs work in a read-only transaction on a connection that the caller still owns. The transaction uses no JIT
+// compiler, since these statements run for a shorter time than their compilation takes. It uses no parallel workers of
+// the server, since draining needs the CPU.
 func Look(ctx context.Context, conn *pgx.Conn, statementTimeout time.Duration, work func(context.Context, *Console) error) error {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 		SET LOCAL search_path = pg_catalog, pg_temp;
@@ -51,7 +52,7 @@ func Look(ctx context.Context, conn *pgx.Conn, statementTimeout time.Duration, w
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it read
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing to commit
 	return work(ctx, Open(conn))
 }
 
@@ -63,8 +64,8 @@ func (c *Console) Close(ctx context.Context) error {
 	return nil
 }
 
-// Signature is who changes something, and why. Both are kept for good, in the
-// history of every intent that is changed.
+// Signature names the operator of a change and the reason for it. Both are kept in the history of each
+// intent that is changed.
 type Signature struct {
 	Operator string
 	Reason   string
@@ -73,7 +74,7 @@ type Signature struct {
 // ErrUnsigned says that a change has no usable name or reason.
 var ErrUnsigned = errors.New("a change needs a name and a reason")
 
-// Validate reports what is missing, or is not one line of text.
+// Validate returns ErrUnsigned if the name or the reason is empty, or is not one line of text.
 func (s Signature) Validate() error {
 	return errors.Join(validateLine("the operator's name", s.Operator), validateLine("the reason", s.Reason))
 }
@@ -88,36 +89,37 @@ func validateLine(what, text string) error {
 	return nil
 }
 
-// isLine also knows the ends of a line that are no control characters.
+// isLine reports whether text is one line. Besides control characters, it refuses Unicode's line and paragraph
+// separators.
 func isLine(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {
 		return unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp)
 	})
 }
 
-// name is how the history names an operator. The database adds the login.
+// name returns the operator's name as the history has it. The database adds the login.
 func (s Signature) name() string { return "operator:" + s.Operator }
 
 //go:embed sql/select.sql
 var selectSQL string
 
-// Selection names the intents of a bulk change; what is empty does not narrow
-// it, but Statuses and Limit must be there.
+// Selection chooses the intents of a bulk change. Statuses and Limit are required. An empty field does
+// not narrow the choice.
 type Selection struct {
 	Statuses  []string
 	Provider  string
 	Run       string
 	OlderThan time.Duration // since they were enqueued
-	Waiting   bool          // only what waits for a time to come
+	Waiting   bool          // only intents whose next attempt is in the future
 	Limit     int
 }
 
 // MaxSelection is the highest limit of a selection.
 const MaxSelection = 10_000
 
-// Select finds intents, the oldest first, and reports whether there are more
-// than the limit. It finds none that are completed or in progress, nor what a
-// saga that ended as compensated or resolved has settled.
+// Select finds intents, the oldest first, and reports whether there are more than the limit. It leaves out
+// intents that are completed or in progress. It also leaves out the intents of a saga that ended as
+// compensated or resolved, except unknown steps.
 func (c *Console) Select(ctx context.Context, s Selection) (intents []int64, more bool, err error) {
 	intents, err = collect(ctx, c.conn, "select intents", pgx.RowTo[int64], selectSQL, s.Statuses, s.Provider, s.Run, s.OlderThan.Seconds(), s.Limit+1, s.Waiting)
 	if err != nil {
@@ -126,14 +128,14 @@ func (c *Console) Select(ctx context.Context, s Selection) (intents []int64, mor
 	return intents[:min(len(intents), s.Limit)], len(intents) > s.Limit, nil
 }
 
-// Find returns the id of the intent that the four-tuple is the key of.
+// Find returns the id of the intent that has this four-tuple, or ErrNotFound.
 func (c *Console) Find(ctx context.Context, t dispatch.Tuple) (int64, error) {
 	return collectOne(ctx, c.conn, "find intent", ErrNotFound, pgx.RowTo[int64], `SELECT id FROM outbox.intent
 		WHERE (agent_run_id, step_id, tool_name, business_scope) = ($1::text, $2::text, $3::text, $4::text)`,
 		t.AgentRunID, t.StepID, t.ToolName, t.BusinessScope)
 }
 
-// RunOf returns the agent run that an intent, or an undo, is a step of.
+// RunOf returns the agent run of an intent, which may be an undo, or ErrNotFound.
 func (c *Console) RunOf(ctx context.Context, intentID int64) (string, error) {
 	return collectOne(ctx, c.conn, "find the intent's run", ErrNotFound, pgx.RowTo[string], `SELECT agent_run_id FROM outbox.intent WHERE id = $1::bigint`, intentID)
 }
@@ -141,12 +143,12 @@ func (c *Console) RunOf(ctx context.Context, intentID int64) (string, error) {
 // Action is a change that an operator asks for: [Retry], [BringForward], [Cancel]
 // or [Resolve].
 type Action interface {
-	// judge is pure: it says what becomes of an intent, or why nothing does.
+	// judge returns the change of an intent, or why the intent must not change. It is a pure function.
 	judge(standing) (change, refusal)
 }
 
-// AsShown is an action on intents as they were shown at that time of the database: one that a worker or another operator
-// has changed since is refused, though the action would still be possible.
+// AsShown is an action on intents as they were shown At a time, by the database's clock. It refuses an intent that a
+// worker or another operator has changed since, even if the action would still be possible.
 type AsShown struct {
 	Action
 	At time.Time
@@ -159,7 +161,7 @@ func (a AsShown) judge(s standing) (change, refusal) {
 	return a.Action.judge(s)
 }
 
-// Now is the database's time.
+// Now returns the database's time.
 func (c *Console) Now(ctx context.Context) (now time.Time, err error) {
 	if err = c.conn.QueryRow(ctx, `SELECT now()`).Scan(&now); err != nil {
 		return now, fmt.Errorf("ask for the time: %w", err)
@@ -167,7 +169,7 @@ func (c *Console) Now(ctx context.Context) (now time.Time, err error) {
 	return now, nil
 }
 
-// standing is all that is known of one intent when an action is decided.
+// standing holds the facts about one intent by which an action is decided.
 type standing struct {
 	IntentID      int64
 	AgentRunID    string
@@ -176,31 +178,32 @@ type standing struct {
 	BusinessScope string
 	Status        string
 
-	Attempt      int  // the newest number used
-	Queued       bool // waits in the queue
-	Settled      bool // what is neither queued nor settled is in progress
-	Lookup       bool // what waits is a question to the provider
-	Asked        bool // the newest request was such a question
-	Due          bool // what waits need wait no longer
+	Attempt      int  // the newest attempt number that is used
+	Queued       bool // it waits in the queue
+	Settled      bool // if it is neither queued nor settled, it is in progress
+	Lookup       bool // the queued row is a lookup
+	Asked        bool // the newest request was a lookup
+	Due          bool // the queued row is due
 	MaybeApplied bool
-	BeforeLoss   bool // it settled before commits were lost, and a retry of it may be among them
+	BeforeLoss   bool // it settled before commits were lost, and a retry of it may be among the lost ones
 	LastOutcome  string
 	ProviderRef  string
-	Saga         string // where that of its run stands; empty: there is none
+	Saga         string // state of its run's saga; empty: the run has none
 
-	Via               string     // the fallback that may have applied it; empty for its own provider
-	NotBefore         *time.Time // its agent's wish, while that lies ahead
-	FirstAttemptAt    *time.Time
+	Via               string     // the fallback that may have applied it; empty for its own provider, see isAtEither
+	NotBefore         *time.Time // the time that its agent asked for, if it is in the future
+	FirstAttemptAt    *time.Time // since when the key's clock runs
 	SecondsSinceFirst float64
-	ChangedAt         *time.Time // the end of its newest attempt, or of what an operator did
+	ChangedAt         *time.Time // the end of its newest attempt or operator's entry
 }
 
 func (s standing) isUndo() bool { return isUndo(s.StepID) }
 
-// isAtEither reports that commits were lost, and that its provider or the fallback may have applied it.
+// isAtEither reports whether lost commits included the one that said who served the intent: its own provider or the
+// fallback. Via is then the name of its own provider.
 func (s standing) isAtEither() bool { return s.Via == dispatch.Tuple{ToolName: s.ToolName}.Provider() }
 
-// inDoubt refuses a repetition: danger says why it could have a second effect.
+// inDoubt returns the refusal of a retry. danger says why the retry could have a second effect.
 func (s standing) inDoubt(danger string) refusal {
 	if s.BeforeLoss {
 		return refusal("commits were lost since it was " + s.Status + ", so a retry of it may have been applied, and " + danger +
@@ -220,8 +223,8 @@ type change struct {
 	outcome     string
 	status      string
 	providerRef string
-	forward     bool     // what waits becomes due, and nothing else changes
-	requeue     *requeue // nil, and not forward: the intent is settled
+	forward     bool     // the queued row becomes due, and nothing else changes
+	requeue     *requeue // if it is nil and forward is false, the intent is settled
 }
 
 // requeue holds the values with which a row is requeued.
@@ -229,19 +232,17 @@ type requeue struct {
 	firstAttemptAt *time.Time
 	maybeApplied   bool
 	via            string
-	lookup         bool // ask whether it was applied, before anything is sent
+	lookup         bool // look up whether it was applied, before it is sent
 	newKey         bool // send it under the next generation of its key
-	beforeLoss     bool // what lost commits did with it is not known: as of what was queued by then
+	beforeLoss     bool // requeue it as a row from before commits were lost, since these may have changed it
 }
 
-// refusal says why an action is not taken, and what can be done instead; empty
-// for none.
+// refusal says why an action is not taken, and what can be done instead. Empty means that the action is not refused.
 type refusal string
 
 const refusedInProgress refusal = "it is in progress; wait until the attempt has ended, or pause its provider and try again then"
 
-// Verdict is the effect of an action on one intent; of a dry run, the effect
-// that it would have.
+// Verdict is the effect of an action on one intent. For a dry run, it is the effect that the action would have.
 type Verdict struct {
 	IntentID      int64  `json:"intent_id"`
 	AgentRunID    string `json:"agent_run_id"`
@@ -249,10 +250,10 @@ type Verdict struct {
 	ToolName      string `json:"tool_name"`
 	BusinessScope string `json:"business_scope"`
 	Before        string `json:"status_before"`
-	After         string `json:"status_after"` // as before, if refused
+	After         string `json:"status_after"` // the same as Before, if refused
 	Outcome       string `json:"outcome,omitempty"`
-	Refused       string `json:"refused,omitempty"` // why nothing changes
-	Saga          string `json:"saga,omitempty"`    // where that of its run stands
+	Refused       string `json:"refused,omitempty"` // why the intent does not change
+	Saga          string `json:"saga,omitempty"`    // state of its run's saga
 }
 
 func verdictOn(s standing, c change, r refusal) Verdict {
@@ -266,7 +267,7 @@ func verdictOn(s standing, c change, r refusal) Verdict {
 	return verdict
 }
 
-// IsUndo reports whether the intent is an undo, not a step that an agent took.
+// IsUndo reports whether the intent is an undo and not a step.
 func (v Verdict) IsUndo() bool { return isUndo(v.StepID) }
 
 func (v *Verdict) refuse(r refusal) { v.After, v.Outcome, v.Refused = v.Before, "", string(r) }
@@ -274,14 +275,13 @@ func (v *Verdict) refuse(r refusal) { v.After, v.Outcome, v.Refused = v.Before, 
 //go:embed sql/standing.sql
 var standingSQL string
 
-// batchSize bounds how many intents are locked at once, and how much is lost
-// to a connection that breaks.
+// batchSize bounds how many intents are locked at once, and how much work is lost if the connection breaks.
 const batchSize = 200
 
 const refusedRace refusal = "a worker or another operator was quicker; look at it again"
 
-// Preview says what an action would do to each of the intents that exist, in
-// the order of their ids, and changes nothing.
+// Preview returns the effect that an action would have on each of the intents that exist, and changes nothing. In
+// each batch, the verdicts are in the order of the ids.
 func (c *Console) Preview(ctx context.Context, action Action, intents []int64) ([]Verdict, error) {
 	var verdicts []Verdict
 	for batch := range slices.Chunk(intents, batchSize) {
@@ -297,9 +297,8 @@ func (c *Console) Preview(ctx context.Context, action Action, intents []int64) (
 	return verdicts, nil
 }
 
-// Change takes an action on the intents that exist, a bounded batch at a time,
-// each in a transaction of its own. After an error, the verdicts are those that
-// were committed before it.
+// Change takes an action on each of the intents that exist. Each bounded batch of them has a transaction of its
+// own. With an error, Change returns the verdicts of the batches that were committed before.
 func (c *Console) Change(ctx context.Context, action Action, by Signature, intents []int64) ([]Verdict, error) {
 	if err := by.Validate(); err != nil {
 		return nil, err
@@ -307,7 +306,7 @@ func (c *Console) Change(ctx context.Context, action Action, by Signature, inten
 	var all []Verdict
 	for batch := range slices.Chunk(intents, batchSize) {
 		var verdicts []Verdict
-		// The role's default could be stricter, and meeting a worker would then be an error.
+		// The role's default isolation could be stricter. Then a conflict with a worker would be an error.
 		err := pgx.BeginTxFunc(ctx, c.conn, pgpool.Transaction, func(tx pgx.Tx) (err error) {
 			verdicts, err = changeBatch(ctx, tx, action, by, batch)
 			return err
@@ -350,8 +349,7 @@ func changeBatch(ctx context.Context, tx pgx.Tx, action Action, by Signature, in
 	return verdicts, nil
 }
 
-// hold keeps intents from being pruned until the transaction ends, and returns
-// those that were not before.
+// hold keeps intents from being pruned until the transaction ends. It returns those that still exist.
 func hold(ctx context.Context, tx pgx.Tx, intents []int64) ([]int64, error) {
 	return collect(ctx, tx, "hold the intents", pgx.RowTo[int64], `SELECT outbox.hold($1)`, intents)
 }
@@ -361,7 +359,7 @@ type querier interface {
 	Query(ctx context.Context, statement string, args ...any) (pgx.Rows, error)
 }
 
-// collect reads every row of a statement; what says in an error what it was for.
+// collect returns all rows of a statement. An error begins with what, which names the operation.
 func collect[T any](ctx context.Context, db querier, what string, row pgx.RowToFunc[T], statement string, args ...any) ([]T, error) {
 	rows, _ := db.Query(ctx, statement, args...) // CollectRows returns the error too
 	all, err := pgx.CollectRows(rows, row)
@@ -371,7 +369,7 @@ func collect[T any](ctx context.Context, db querier, what string, row pgx.RowToF
 	return all, nil
 }
 
-// collectOne reads the only row; missing is returned where there is none.
+// collectOne returns the only row of a statement. It returns the error missing if there is no row.
 func collectOne[T any](ctx context.Context, db querier, what string, missing error, row pgx.RowToFunc[T], statement string, args ...any) (one T, err error) {
 	all, err := collect(ctx, db, what, row, statement, args...)
 	switch {
@@ -387,8 +385,8 @@ func standingsOf(ctx context.Context, db querier, intents []int64) ([]standing, 
 	return collect(ctx, db, "read where the intents stand", pgx.RowToStructByPos[standing], standingSQL, intents)
 }
 
-// decisions are the changes that one action makes, in the order of the
-// intents' ids. One action settles intents, or requeues them, or brings them forward.
+// decisions are the changes that one action makes, in the order of the intents' ids. All changes of an action are
+// of the same form: they settle intents, requeue them, or bring them forward.
 type decisions []decision
 
 type decision struct {
@@ -396,8 +394,8 @@ type decision struct {
 	change   change
 }
 
-// carryOut returns the intents that changed: those that still stood as they
-// did when it was decided.
+// carryOut makes the changes. It returns the intents that changed, which are those that have had no new attempt
+// since the decision.
 func (d decisions) carryOut(ctx context.Context, tx pgx.Tx, by Signature) ([]int64, error) {
 	if len(d) == 0 {
 		return nil, nil
@@ -447,8 +445,8 @@ func (d decisions) bringForward(ctx context.Context, tx pgx.Tx, by Signature) (p
 	return tx.Query(ctx, sql.OperatorForward, by.name(), by.Reason, intents, attempts)
 }
 
-// fences are the rows as they stood: a change is made only after just that
-// attempt.
+// fences returns the intents with their newest attempt numbers. A change is made only if that number is still the
+// newest.
 func (d decisions) fences() (intents []int64, attempts []int32) {
 	for i := range d {
 		intents = append(intents, d[i].standing.IntentID)
@@ -457,34 +455,35 @@ func (d decisions) fences() (intents []int64, attempts []int32) {
 	return intents, attempts
 }
 
-// History is a stretch of the database's history: the newest one is in force.
+// History is a stretch of the database's history, between two points at which commits may have been lost. The
+// newest one is valid.
 type History struct {
 	History          int        `json:"history"`
-	SystemIdentifier *int64     `json:"system_identifier"` // null where pg_control_system is not granted
-	Timeline         *int       `json:"timeline"`          // null where the server hides it
-	LSN              *string    `json:"lsn"`               // at the newest heartbeat
+	SystemIdentifier *int64     `json:"system_identifier"` // nil if pg_control_system is not granted
+	Timeline         *int       `json:"timeline"`          // nil if the server hides it
+	LSN              *string    `json:"lsn"`               // position in the log at the newest heartbeat
 	BeganAt          time.Time  `json:"began_at"`
-	SeenAt           time.Time  `json:"seen_at"`
-	Change           *string    `json:"change"`  // how it differs from the one before; null: it is the first
-	Awaited          int        `json:"awaited"` // workers that have yet to look whether their commits are there
-	Lost             bool       `json:"lost"`    // a worker misses commits
+	SeenAt           time.Time  `json:"seen_at"` // time of the newest heartbeat
+	Change           *string    `json:"change"`  // how it differs from the history before; nil: it is the first
+	Awaited          int        `json:"awaited"` // how many workers have not yet checked whether their commits are there
+	Lost             bool       `json:"lost"`    // a worker has found that commits are missing
 	AcceptedBy       *string    `json:"accepted_by"`
 	AcceptedAt       *time.Time `json:"accepted_at"`
 	Reason           *string    `json:"reason"`
 }
 
-// Histories lists them, the newest first.
+// Histories lists the newest 100 histories, the newest first.
 func (c *Console) Histories(ctx context.Context) ([]History, error) {
 	return collect(ctx, c.conn, "list the stretches of the database's history", pgx.RowToStructByPos[History], `SELECT id, system_identifier, timeline, lsn::text, began_at, seen_at, change,
 		pg_catalog.cardinality(awaited), lost, accepted_by, accepted_at, reason FROM outbox.history ORDER BY id DESC LIMIT 100`)
 }
 
-// ErrLost says that a history cannot be accepted as if it lacked nothing.
+// ErrLost says that a history cannot be accepted as lossless.
 var ErrLost = errors.New("a daemon misses commits that it had made: some were lost, so what was queued is in doubt")
 
-// AcceptHistory lets what repeats its effect be sent again, after commits may have been lost. What was
-// due until then is in doubt, unless nothing was lost: [ErrLost] where a daemon has found otherwise. It reports false
-// if nothing waited for it.
+// AcceptHistory lets daemons send all rows again after commits may have been lost. Rows that were queued before are
+// then in doubt, unless lossless is true. It returns [ErrLost] if lossless is true, but a daemon has found that commits
+// are missing. It reports false if that history did not wait to be accepted.
 func (c *Console) AcceptHistory(ctx context.Context, history int, lossless bool, by Signature) (accepted bool, err error) {
 	if err := by.Validate(); err != nil {
 		return false, err

@@ -900,7 +900,8 @@ func TestASagaThatCannotGoOnStaysAsItWas(t *testing.T) {
 		do            func(context.Context, *operator.Console) error
 	}{
 		{"open its steps again: ", `ALTER TABLE outbox.attempt RENAME reason TO away`, retry},
-		{"find undos that ended badly: ", `ALTER TABLE outbox.intent RENAME compensates TO away`, retry},
+		{"hold its undos: ", `ALTER TABLE outbox.intent RENAME compensates TO away`, retry},
+		{"find undos that ended badly: ", `ALTER VIEW outbox.standing RENAME finished_at TO away`, retry},
 		{"look for an undo that is under way: ", `ALTER VIEW outbox.standing RENAME finished_at TO away`, resolve},
 	} {
 		o := newOutbox(t)

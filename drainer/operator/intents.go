@@ -39,17 +39,16 @@ type Intent struct {
 	FinishedAt     *time.Time      `json:"finished_at"`
 }
 
-// Statuses lists where an intent can stand.
+// Statuses lists the statuses of an intent.
 var Statuses = []string{
 	"pending", "in_progress", "completed", "failed", "unknown", "cancelled", "compensated", "compensation_failed",
 }
 
-// Attempt is one entry of an intent's history: a dispatch, or what an operator
-// did.
+// Attempt is one entry of an intent's history: a dispatch, or an operator's change.
 type Attempt struct {
 	Attempt         int             `json:"attempt"`
-	Worker          string          `json:"worker"` // a worker's id, saga, or operator:NAME as the operator says
-	Login           string          `json:"login"`  // that wrote it, as the database knows
+	Worker          string          `json:"worker"` // a worker's id, saga, or operator:NAME with the name that the operator gave
+	Login           string          `json:"login"`  // the role that wrote it, as the database saw
 	StartedAt       *time.Time      `json:"started_at"`
 	FinishedAt      time.Time       `json:"finished_at"`
 	IdempotencyKey  string          `json:"idempotency_key"` // an operator may have asked for a new one
@@ -62,22 +61,22 @@ type Attempt struct {
 	Response        json.RawMessage `json:"response"`
 	ResponseHeaders json.RawMessage `json:"response_headers"`
 	Replayed        bool            `json:"replayed"`
-	Problem         json.RawMessage `json:"problem"`   // in words, the provider's or drainer's (RFC 9457)
-	Lookup          bool            `json:"lookup"`    // it asked, it did not act
+	Problem         json.RawMessage `json:"problem"`   // problem details (RFC 9457) of the provider or of drainer
+	Lookup          bool            `json:"lookup"`    // it was a lookup, not a send
 	ServedBy        *string         `json:"served_by"` // the fallback that was called
 	Reason          *string         `json:"reason"`
 }
 
-// Dossier is all there is to know of one intent.
+// Dossier is an intent with its payload, its history and the gate that it waits for.
 type Dossier struct {
 	Intent
 	Payload json.RawMessage `json:"payload"`
-	TraceID string          `json:"trace_id,omitempty"` // of the trace that the agent left with the intent
+	TraceID string          `json:"trace_id,omitempty"` // from the traceparent that the agent stored with the intent
 	History []Attempt       `json:"history"`
-	Gate    *Provider       `json:"waits_for,omitempty"` // the provider or operation that is shut
+	Gate    *Provider       `json:"waits_for,omitempty"` // the shut provider or operation; nil if none is
 }
 
-// Conceal takes out what models and providers wrote at any length.
+// Conceal removes the payload, and the long texts of providers: responses, headers and problems.
 func (d *Dossier) Conceal() {
 	d.Payload, d.Response = nil, nil
 	for i := range d.History {
@@ -95,7 +94,7 @@ const (
 		WHERE (agent_run_id, step_id, tool_name, business_scope) = ($1::text, $2::text, $3::text, $4::text)`
 )
 
-// writtenSQL reads a traceparent as adapters do: of several spellings the one in lower case counts.
+// writtenSQL reads a payload and its trace id. Like adapters, it prefers the spelling of traceparent in lower case.
 const writtenSQL = `SELECT payload, coalesce((SELECT pg_catalog.split_part(value, '-', 2)
 		FROM pg_catalog.jsonb_each_text(CASE WHEN pg_catalog.jsonb_typeof(headers) = 'object' THEN headers ELSE '{}' END)
 		WHERE lower(key) = 'traceparent' ORDER BY key COLLATE "C" DESC LIMIT 1), '')
@@ -103,12 +102,12 @@ const writtenSQL = `SELECT payload, coalesce((SELECT pg_catalog.split_part(value
 
 var isTraceID = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-// Show finds an intent by its id.
+// Show returns an intent by its id, or ErrNotFound.
 func (c *Console) Show(ctx context.Context, intentID int64) (*Dossier, error) {
 	return c.show(ctx, showSQL, intentID)
 }
 
-// ShowTuple finds an intent by its four-tuple.
+// ShowTuple returns an intent by its four-tuple, or ErrNotFound.
 func (c *Console) ShowTuple(ctx context.Context, t dispatch.Tuple) (*Dossier, error) {
 	return c.show(ctx, showTupleSQL, t.AgentRunID, t.StepID, t.ToolName, t.BusinessScope)
 }
@@ -132,8 +131,7 @@ func (c *Console) show(ctx context.Context, statement string, args ...any) (*Dos
 	return dossier, err
 }
 
-// Reveal returns an intent with its payload and its responses, once it is recorded who asked for
-// them, and why.
+// Reveal records who asks for an intent's payload and responses, and why. Then it returns the intent with them.
 func (c *Console) Reveal(ctx context.Context, by Signature, intentID int64) (*Dossier, error) {
 	if err := by.Validate(); err != nil {
 		return nil, err
@@ -154,9 +152,8 @@ func (c *Console) Reveal(ctx context.Context, by Signature, intentID int64) (*Do
 	return c.Show(ctx, intentID)
 }
 
-// gateOf finds the provider or operation that is shut and keeps a row waiting; nil if none
-// does. A row is parked under the name of a shut operation, and a while before that under
-// its provider's.
+// gateOf returns the shut provider or operation for which a row waits, or nil if there is none. A row is parked under
+// the name of the shut operation. Before it is parked, it waits under its provider's name.
 func (c *Console) gateOf(ctx context.Context, intent Intent) (*Provider, error) {
 	places, err := collect(ctx, c.conn, "find where the intent waits", pgx.RowTo[string], `SELECT provider FROM outbox.queue WHERE intent_id = $1::bigint`, intent.IntentID)
 	if err != nil || len(places) == 0 {
@@ -165,7 +162,7 @@ func (c *Console) gateOf(ctx context.Context, intent Intent) (*Provider, error) 
 	place := places[0]
 	provider, _, _ := strings.Cut(place, "/")
 	names := []string{place, provider}
-	if intent.Status == string(dispatch.StatusPending) { // what waits is no lookup
+	if intent.Status == string(dispatch.StatusPending) { // the queued row is not a lookup
 		names = append(names, intent.ToolName)
 	}
 	for _, name := range names {
@@ -189,18 +186,17 @@ func (c *Console) history(ctx context.Context, intentID int64) ([]Attempt, error
 		FROM outbox.attempt a JOIN outbox.intent i ON i.id = a.intent_id WHERE intent_id = $1::bigint ORDER BY attempt`, intentID)
 }
 
-// Retry puts settled intents back into the queue, due now, under the same key
-// and with all their tries. An effect that may have happened already is
-// repeated only where the provider still recognises the key.
+// Retry requeues settled intents, due now, under the same key and with all their tries. If an intent may have been
+// applied, a repetition must be safe or MayDuplicate true.
 type Retry struct {
-	// NewKey sends it under a new key: a provider that saved its refusal would
-	// repeat that under the old one. Evidence that nothing was applied allows it.
+	// NewKey sends an intent under a new key, since a provider that has saved its refusal would
+	// repeat it under the old key. It needs evidence that nothing was applied, or MayDuplicate.
 	NewKey bool
-	// MayDuplicate accepts a second effect where nothing rules it out. The
-	// doubt stays: a refusal afterwards proves nothing about the first effect.
+	// MayDuplicate accepts a second effect if nothing rules it out. The doubt
+	// stays, because a later refusal proves nothing about the first effect.
 	MayDuplicate bool
-	// Tool is the one whose effect its operator accepts twice: an intent of another tool is
-	// refused. nil: of every tool.
+	// Tool is the tool for which MayDuplicate holds: intents of other tools are refused.
+	// nil: all tools.
 	Tool     *string
 	PolicyOf PolicyOf // nil if there is no configuration
 }
@@ -227,7 +223,7 @@ func (r Retry) judge(s standing) (change, refusal) {
 	return change{}, refusal("it is " + s.Status + "; only failed, unknown and cancelled intents can be retried")
 }
 
-// inSaga names the way in which such an intent goes on.
+// inSaga refuses to retry an intent whose run has a saga, and names the command that is possible instead.
 func (Retry) inSaga(s standing) refusal {
 	switch {
 	case s.Saga == "compensation_failed" && (s.isUndo() || s.Status == "compensation_failed"):
@@ -256,14 +252,14 @@ func (r Retry) again(s standing) (change, refusal) {
 	case !r.MayDuplicate:
 		return change{}, s.inDoubt(danger)
 	}
-	// The engine sends what may have been applied only until half of the key's
-	// life is over. Accepting a duplicate starts that clock again.
+	// The engine sends a row that may have been applied only in the first half of the key's TTL.
+	// To accept a duplicate starts that clock again.
 	back.outcome, back.requeue.firstAttemptAt = "retried_may_duplicate", nil
 	return back, ""
 }
 
-// underNewKey starts the new key's clock again. A doubt stays with the row: what was
-// sent under the old key may still arrive.
+// underNewKey requeues an intent under a new key with a new clock. A doubt stays with the row, because a request that
+// was sent under the old key may still arrive.
 func (r Retry) underNewKey(s standing, back change) (change, refusal) {
 	back.outcome, back.requeue.firstAttemptAt, back.requeue.newKey = "retried_new_key", nil, true
 	switch {
@@ -277,7 +273,7 @@ func (r Retry) underNewKey(s standing, back change) (change, refusal) {
 	return back, ""
 }
 
-// danger says why repeating could have a second effect; empty if it cannot.
+// danger says why a repetition could have a second effect. It is empty if it cannot.
 func (r Retry) danger(s standing) string {
 	if !s.MaybeApplied {
 		return ""
@@ -291,12 +287,12 @@ func (r Retry) danger(s standing) string {
 		return "the configuration does not know its tool"
 	case policy.Class == dispatch.NonIdempotent:
 		return "its tool is non_idempotent: repeating does it again"
-	case s.isAtEither(), s.BeforeLoss && r.hasFallback(s): // the engine would end it as unknown
+	case s.isAtEither(), s.BeforeLoss && r.hasFallback(s): // the engine would settle it as unknown
 		return "commits were lost: its provider's fallback may have applied it"
 	case !policy.MayStillSend(dispatch.History{MaybeApplied: true, SinceFirstSend: s.sinceFirst()}):
 		since := s.sinceFirst().Truncate(time.Second)
 		if since > time.Minute {
-			since = since.Truncate(time.Minute) // a page that shows it changes once a minute
+			since = since.Truncate(time.Minute) // so that a web page that shows it changes only once a minute
 		}
 		return fmt.Sprintf("its provider may have forgotten the key: it was first sent %s ago, and half of the key's ttl is %s",
 			since, policy.KeyTTL/2)
@@ -304,19 +300,19 @@ func (r Retry) danger(s standing) string {
 	return ""
 }
 
-// hasFallback reports that the engine takes a step from before a loss for one that its provider's fallback may have applied.
+// hasFallback reports whether the engine assumes, for a step from before a loss, that its provider's fallback may have
+// applied it.
 func (r Retry) hasFallback(s standing) bool {
-	s.Via = "" // the policy of its own provider counts
+	s.Via = "" // so that PolicyOf.of reads the policy of its own provider
 	policy, _ := r.PolicyOf.of(s)
 	return policy.HasFallback && policy.Class != dispatch.ReadOnly && !s.isUndo()
 }
 
-// BringForward makes rows due that wait for a time to come: a provider asked for
-// a long wait, or an agent for a late start. Nothing else of a row changes, so it
-// costs no try and settles no doubt. An undo is a row like any other.
+// BringForward makes rows due that wait for a later time, for which a provider or an agent asked. It changes
+// nothing else of a row, so it costs no try and ends no doubt. It takes undos like other rows.
 type BringForward struct {
-	// Scheduled includes what an agent asked to be sent later. A choice of many
-	// leaves that alone.
+	// Scheduled includes intents for which an agent asked for a later time. Bulk changes
+	// leave it false.
 	Scheduled bool
 }
 
@@ -336,8 +332,8 @@ func (f BringForward) judge(s standing) (change, refusal) {
 	return change{outcome: "brought_forward", status: s.Status, forward: true}, ""
 }
 
-// Cancel ends intents that wait and of which nothing can have been applied:
-// cancelled is a promise that there was no effect.
+// Cancel ends waiting intents that cannot have been applied. The status cancelled is a promise that there was no
+// effect.
 type Cancel struct{}
 
 func (Cancel) judge(s standing) (change, refusal) {
@@ -356,17 +352,17 @@ func (Cancel) judge(s standing) (change, refusal) {
 	return change{outcome: "cancelled", status: "cancelled"}, ""
 }
 
-// Resolve records an outcome that a human found out and the drainer cannot. It
-// does not overrule a provider that reported completion.
+// Resolve records an outcome that a human has found out and that drainer cannot find out. It refuses intents whose
+// provider reported completion.
 type Resolve struct {
 	As          dispatch.Status // StatusCompleted or StatusFailed
-	ProviderRef string          // the effect's name at the provider, if known
+	ProviderRef string          // the effect's id at the provider, if known
 }
 
-// ErrResolution says that an intent cannot be resolved like that.
+// ErrResolution says that a Resolve is not valid for any intent.
 var ErrResolution = errors.New("an intent is resolved as completed or as failed, and only a completed one has a provider reference, of one line of plain text")
 
-// Validate checks what does not depend on an intent.
+// Validate returns ErrResolution if the fields are not valid, independently of the intent.
 func (r Resolve) Validate() error {
 	switch {
 	case !isLine(r.ProviderRef):
@@ -428,20 +424,19 @@ func (r Resolve) refuseSettled(s standing) refusal {
 // Receipt is the result of outbox.enqueue.
 type Receipt struct {
 	IntentID       int64  `json:"intent_id"`
-	Created        bool   `json:"created"` // false: the key was there already
+	Created        bool   `json:"created"` // false: an intent with this key already existed
 	Status         string `json:"status"`
 	IdempotencyKey string `json:"idempotency_key"`
 }
 
-// ErrUnserved says that daemons have named their tools, and this one is not among them.
+// ErrUnserved says that daemons have announced their tools, and that this tool is not among them.
 var ErrUnserved = errors.New("no daemon serves the tool")
 
-// ErrUnanswered says that an intent may be recorded. Any other error of Enqueue says that it is not.
+// ErrUnanswered says that an intent may be recorded or not. After any other error of Enqueue, it is not recorded.
 var ErrUnanswered = errors.New("its commit was not answered, so it may be recorded")
 
-// Enqueue commits one intent in a transaction of its own. A tool that no daemon has named is refused
-// even where agents may enqueue it: a person who writes a name means what runs. Before the first
-// daemon there is nothing to compare with.
+// Enqueue commits one intent in a transaction of its own. It refuses a tool that no daemon has announced, even if agents
+// may enqueue it, because a person means a tool that exists. Before the first daemon has started, it accepts all names.
 func (c *Console) Enqueue(ctx context.Context, tuple dispatch.Tuple, payload json.RawMessage) (Receipt, error) {
 	var receipt Receipt
 	if err := tuple.Validate(); err != nil {
@@ -462,7 +457,8 @@ func (c *Console) Enqueue(ctx context.Context, tuple dispatch.Tuple, payload jso
 		return receipt, fmt.Errorf("enqueue: %w %q; %s; if it is new in the configuration, start or reload a daemon first",
 			ErrUnserved, tuple.ToolName, known)
 	}
-	// A person has no state of an agent to write before, so the transaction's id stands for it where require_state asks.
+	// require_state demands that a transaction has written an agent's state, which is shown by its transaction id. A
+	// person has no state to write, so the statement takes a transaction id first.
 	err = c.conn.QueryRow(ctx, `SELECT intent_id, created, status, idempotency_key FROM (SELECT pg_current_xact_id() AS id OFFSET 0) t,
 		outbox.enqueue(CASE WHEN t.id IS NOT NULL THEN $1::text END, $2, $3, $4, $5)`,
 		tuple.AgentRunID, tuple.StepID, tuple.ToolName, tuple.BusinessScope, payload,
@@ -470,21 +466,21 @@ func (c *Console) Enqueue(ctx context.Context, tuple dispatch.Tuple, payload jso
 	switch {
 	case err == nil:
 		return receipt, nil
-	case isRefused(err), pgconn.SafeToRetry(err): // the latter was not sent
+	case isRefused(err), pgconn.SafeToRetry(err): // SafeToRetry: it was not sent
 		return receipt, fmt.Errorf("enqueue: %w%s", err, hint(err))
 	}
 	return receipt, fmt.Errorf("enqueue: %w: %w", ErrUnanswered, err)
 }
 
-// isRefused reports that the server rolled the statement's transaction back. A FATAL error may come
-// after the commit, and a pooler that lost its server names no severity in this field.
+// isRefused reports whether the server rolled the statement's transaction back. An error that is FATAL or of class 08
+// (connection exception) may come after the commit. A pooler that lost its server leaves SeverityUnlocalized empty.
 func isRefused(err error) bool {
 	var refused *pgconn.PgError
-	return errors.As(err, &refused) && refused.SeverityUnlocalized == "ERROR" && refused.Code != "40003"
+	return errors.As(err, &refused) && refused.SeverityUnlocalized == "ERROR" && refused.Code != "40003" && !strings.HasPrefix(refused.Code, "08")
 }
 
-// hint returns the hint of the schema's error, which carries no payload and no key, or the
-// remedy of another refusal.
+// hint returns the hint of an error of the schema, which contains no payload and no key, or the remedy of
+// another refusal. It is empty if there is neither.
 func hint(err error) string {
 	var refusal *pgconn.PgError
 	if !errors.As(err, &refusal) {

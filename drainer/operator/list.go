@@ -13,40 +13,40 @@ import (
 	"github.com/agentoutbox/drainer/migrations"
 )
 
-// Filter narrows a listing; what is empty does not.
+// Filter narrows a listing. An empty field does not narrow it.
 type Filter struct {
 	Status    string
-	Dead      bool // only what needs a human: failed, unknown for good, or not undone
+	Dead      bool // only intents that need a human: failed, unknown without a lookup to come, or not undone
 	Provider  string
 	Tool      string
 	Run       string
 	Scope     string    // the whole business scope
-	Tenant    string    // the name of one
-	Reference string    // the provider's, whole
+	Tenant    string    // a tenant's name
+	Reference string    // the whole reference of the provider
 	Error     string    // a part of the last attempt's error
 	Since     time.Time // enqueued then or later
 	Until     time.Time // enqueued before
-	Below     int64     // only intents with a lower number: a page's Below
+	Below     int64     // only intents with a lower number, such as the Below of the page before
 	Limit     int
 }
 
 // Page is a part of a listing, the newest intents first.
 type Page struct {
 	Intents []Intent
-	Below   int64  // where the next page begins; 0: this is the last one
+	Below   int64  // the next page lists intents below this number; 0: this is the last page
 	Bounded bool   // older intents were not looked at, so the page may lack some
-	Index   string // the command that makes an index for this filter, where the listing is bounded for the lack of one
+	Index   string // if the listing is bounded only because an index is missing: the command that makes the index
 }
 
-// MostLooked bounds the rows that a listing looks at, because no index serves most filters.
+// MostLooked bounds the rows that a listing looks at, because most filters have no index.
 const MostLooked = 100_000
 
-// IndexReferences is the command after which a provider's reference is found however old its intent is.
+// IndexReferences is the command that makes the index on provider references. With the index, a reference is found
+// even if its intent is old.
 const IndexReferences = "drainer migrate references on"
 
-// isDead leaves out an unknown whose lookup may still find the outcome, and
-// steps that a saga has settled which ended well. A step that is unknown then
-// still has its incident.
+// isDead leaves out unknown intents whose lookup may still find the outcome. It also leaves out the intents of a saga
+// that ended well, except unknown steps, which still have their incident.
 const isDead = ` AND status IN ('failed', 'unknown', 'compensation_failed') AND finished_at IS NOT NULL
 	AND ((status = 'unknown' AND NOT starts_with(step_id, 'compensate:'::text)) OR NOT EXISTS (
 		SELECT FROM outbox.saga g WHERE g.agent_run_id = standing.agent_run_id AND g.state IN ('compensated', 'resolved')))`
@@ -63,7 +63,7 @@ const listSQL = `SELECT ` + statusColumns + ` FROM outbox.standing` + filterSQL
 
 const newestSQL = ` ORDER BY intent_id DESC LIMIT $13`
 
-// List returns the newest intents first.
+// List returns a page of the intents that match the filter, the newest first.
 func (c *Console) List(ctx context.Context, filter Filter) (Page, error) {
 	list, last := statementsOf(filter)
 	look := []any{c.look - 1}
@@ -108,10 +108,10 @@ func orNull(t time.Time) *time.Time {
 	return &t
 }
 
-// Where intents of a status can be, and the last of so many that are there: $1 and $2 are its
-// bounds, $3 how many come before it.
+// These are the places where intents of a status can be. lastSQL finds the last of a number of them between the
+// bounds $1 and $2: $3 is how many come before it.
 const (
-	// The newest come first, so that the others need not be looked up.
+	// The newest intents come first, so that older ones need not be read from the view.
 	amongSQL = `SELECT ` + statusColumns + ` FROM (SELECT DISTINCT intent_id FROM (`
 	thoseSQL = `) AS looked WHERE ($8::bigint = 0 OR intent_id < $8::bigint) AND intent_id >= $9::bigint ORDER BY intent_id DESC) AS among
 		JOIN outbox.standing USING (intent_id)` + filterSQL
@@ -119,7 +119,7 @@ const (
 	queuedRow  = `SELECT intent_id FROM outbox.queue`
 	claimedRow = `SELECT pg_catalog.unnest(intent_ids) AS intent_id FROM outbox.claim`
 	settledRow = `SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL AND status <> 'completed' AND status = `
-	unknownRow = settledRow + `'unknown' UNION ` + queuedRow + ` WHERE lookup UNION ` + claimedRow // or about to be looked up
+	unknownRow = settledRow + `'unknown' UNION ` + queuedRow + ` WHERE lookup UNION ` + claimedRow // a claimed row may be a lookup
 	deadRow    = settledRow + `ANY (ARRAY['failed', 'unknown', 'compensation_failed'])`
 
 	referredSQL = amongSQL + `SELECT intent_id FROM outbox.attempt WHERE provider_ref = $11::text AND left(provider_ref, 255) = left($11::text, 255)` + thoseSQL
@@ -129,7 +129,7 @@ const (
 		ORDER BY intent_id DESC OFFSET $3 LIMIT 1), 0)`
 )
 
-// statementsByStatus has every status that an index leads to.
+// statementsByStatus has the statements of each status that has an index.
 var statementsByStatus = map[string]struct{ list, last string }{
 	"pending":             {amongSQL + queuedRow + thoseSQL + newestSQL, lookedSQL + queuedRow + lastSQL},
 	"in_progress":         {amongSQL + claimedRow + thoseSQL + newestSQL, lookedSQL + claimedRow + lastSQL},
@@ -140,15 +140,15 @@ var statementsByStatus = map[string]struct{ list, last string }{
 	"compensation_failed": {amongSQL + settledRow + `'compensation_failed'` + thoseSQL + newestSQL, lookedSQL + settledRow + `'compensation_failed'` + lastSQL},
 }
 
-// statementsOf lists the intents of a filter, and finds the last one to look at. An index leads
-// to every status but completed.
+// statementsOf returns the statement that lists the intents of a filter, and the one that finds the last intent to look
+// at. Each status except completed has an index.
 func statementsOf(filter Filter) (list, last string) {
 	switch {
 	case filter.Run != "" && filter.Dead: // the primary key begins with the run
 		return listSQL + isDead + newestSQL, newestOfAllSQL
 	case filter.Run != "":
 		return listSQL + newestSQL, newestOfAllSQL
-	case filter.Reference != "" && filter.Dead: // a look at each attempt in turn is cheaper than to look up those of each intent
+	case filter.Reference != "" && filter.Dead: // a scan of the attempts is cheaper than an index look for each intent
 		return referredSQL + isDead + newestSQL, newestOfAllSQL
 	case filter.Reference != "":
 		return referredSQL + newestSQL, newestOfAllSQL
@@ -158,17 +158,17 @@ func statementsOf(filter Filter) (list, last string) {
 	if found, indexed := statementsByStatus[filter.Status]; indexed {
 		return found.list, found.last
 	}
-	if filter.Error != "" { // as with a reference
+	if filter.Error != "" { // as for a reference
 		return amongSQL + `SELECT intent_id FROM outbox.attempt WHERE strpos(lower(error), lower($5::text)) > 0` + thoseSQL + newestSQL, newestOfAllSQL
 	}
 	return listSQL + newestSQL, newestOfAllSQL
 }
 
-// slack is by how many numbers the order of intents may differ from that of their times.
+// slack is by how many numbers the order of the intents' ids may differ from the order of their times.
 const slack = 1000
 
-// bounds are the numbers between which a listing looks. Times become numbers, because intents
-// are numbered as they are enqueued. bounded says that MostLooked set the lower one.
+// bounds returns the numbers between which a listing looks. It turns times into numbers, because intents are numbered
+// in the order in which they are enqueued. bounded reports whether MostLooked set the lower bound.
 func (c *Console) bounds(ctx context.Context, filter Filter, lastSQL string, look []any) (below, lowest int64, bounded bool, err error) {
 	below = filter.Below
 	if filter.Run != "" { // a run is small
@@ -202,8 +202,8 @@ func (c *Console) bounds(ctx context.Context, filter Filter, lastSQL string, loo
 	return below, last, true, nil
 }
 
-// firstAt finds the lowest number of an intent enqueued then or later, with a look a bit: the
-// index on created_at is too coarse to order by.
+// firstAt returns the lowest number of an intent that was enqueued at that time or later. It is a binary search,
+// because the index on created_at is too coarse to sort by.
 func (c *Console) firstAt(ctx context.Context, at time.Time) (int64, error) {
 	var low, high int64
 	if err := c.conn.QueryRow(ctx, `SELECT coalesce(min(id), 0), coalesce(max(id), 0) + 1 FROM outbox.intent`).Scan(&low, &high); err != nil {
@@ -227,17 +227,17 @@ func (c *Console) firstAt(ctx context.Context, at time.Time) (int64, error) {
 	return low, nil
 }
 
-// Found lists the runs and intents that a text of a log or of a provider leads to.
+// Found lists the runs and intents that match a text, such as one from a log or a provider.
 type Found struct {
-	Runs    []string `json:"runs"`            // whose ids begin with it, in the order of their ids
-	Intents []Intent `json:"intents"`         // it is their number, key, business scope or provider's reference; the newest first
+	Runs    []string `json:"runs"`            // runs whose ids begin with the text, in the order of their ids
+	Intents []Intent `json:"intents"`         // intents with the text as number, key, scope or reference; the newest first
 	Bounded bool     `json:"bounded"`         // older intents were not looked at
-	More    bool     `json:"more"`            // there is more than the limit
-	Index   string   `json:"index,omitempty"` // the command that makes an index of references; empty: there is one, or it is not needed
+	More    bool     `json:"more"`            // more runs or intents match than the limit
+	Index   string   `json:"index,omitempty"` // IndexReferences, if with the index more could be found; else empty
 }
 
 const (
-	// One index look a run, however many intents it has.
+	// It takes one index look for each run, independently of the number of its intents.
 	runsFromSQL = `WITH RECURSIVE found AS (
 			(SELECT agent_run_id FROM outbox.intent WHERE agent_run_id >= $1::text ORDER BY agent_run_id LIMIT 1)
 			UNION ALL
@@ -247,8 +247,8 @@ const (
 
 	newestOfAllSQL = lookedSQL + `SELECT id AS intent_id FROM outbox.intent` + lastSQL
 
-	// An index on scopes would cost every row more than it is worth: they are asked for while they are new. So
-	// would one on references, which an owner can ask for.
+	// An index on scopes would cost each row more than it is worth, because people search for new intents. The same
+	// is true of an index on references, but the schema's owner can have one made.
 	namedSQL = `SELECT ` + statusColumns + ` FROM outbox.standing WHERE intent_id IN (
 			SELECT id FROM outbox.intent WHERE id = $1::bigint
 			UNION (SELECT DISTINCT intent_id FROM outbox.attempt WHERE intent_id >= $5::bigint AND provider_ref = $3::text AND left(provider_ref, 255) = left($3::text, 255) ORDER BY intent_id DESC LIMIT $4::int)
@@ -259,12 +259,12 @@ const (
 		ORDER BY intent_id DESC LIMIT $3::int`
 )
 
-// keyPrefix begins every idempotency key. Only such a text is compared with keys,
-// because each must be computed.
+// keyPrefix is the begin of each idempotency key. Only a text with this prefix is compared with keys,
+// because each key must be computed.
 const keyPrefix = "idem_v1_"
 
-// Search looks where a text may stand: at the numbers of intents and at the ids of runs, by index;
-// at keys, scopes and references of the newest MostLooked intents, and at all references where they have an index.
+// Search compares a text with the numbers of all intents and the ids of all runs, by index. It compares the text with
+// the keys, scopes and references of only the newest MostLooked intents, but with all references if they have an index.
 func (c *Console) Search(ctx context.Context, text string, limit int) (found Found, err error) {
 	if found.Runs, err = c.RunsFrom(ctx, text, limit+1); err != nil {
 		return found, err
@@ -278,13 +278,13 @@ func (c *Console) Search(ctx context.Context, text string, limit int) (found Fou
 	if !strings.HasPrefix(text, keyPrefix) {
 		id, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			id = math.MinInt64 // no intent's
+			id = math.MinInt64 // no intent has this number
 		}
 		_, indexed, err := migrations.HasReferences(ctx, c.conn)
 		if err != nil {
 			return found, err
 		}
-		oldest := lowest // whose reference is looked at
+		oldest := lowest // the oldest intent whose reference is compared
 		switch {
 		case indexed:
 			oldest = 0

@@ -8,19 +8,19 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// Step is a command that fits where an intent or an incident stands, and when it is the
-// one to take. The command carries no --config: the caller knows the file.
+// Step is a command that an operator can use on an intent or an incident in its present state. When says
+// in which case it is the right one. The command has no --config, since only the caller knows the file.
 type Step struct {
 	Command string `json:"command"`
 	When    string `json:"when"`
 }
 
-// PolicyOf finds what the configuration promises about a provider's operation. It is nil
-// where there is no configuration.
+// PolicyOf returns the configuration's policy for a provider's operation, and whether it has one. It is nil
+// if there is no configuration.
 type PolicyOf func(provider, operation string) (dispatch.Policy, bool)
 
-// Next says what an operator can do about an intent, the safest step first. No step of it
-// is refused unless the intent moves on in between.
+// Next returns the commands that an operator can use on an intent, the safest first. None of them is refused, unless
+// the intent has changed in between.
 func (c *Console) Next(ctx context.Context, intentID int64, promises PolicyOf) ([]Step, error) {
 	standings, err := standingsOf(ctx, c.conn, []int64{intentID})
 	if err != nil || len(standings) == 0 {
@@ -29,7 +29,7 @@ func (c *Console) Next(ctx context.Context, intentID int64, promises PolicyOf) (
 	return nextFor(standings[0], promises), nil
 }
 
-// NextForIncident says the same about an incident, which may stand for an intent.
+// NextForIncident does the same for an incident, which may be about an intent.
 func (c *Console) NextForIncident(ctx context.Context, incident Incident, promises PolicyOf) ([]Step, error) {
 	standings, err := standingsOf(ctx, c.conn, []int64{incident.IntentID})
 	if err != nil {
@@ -42,8 +42,8 @@ func (c *Console) NextForIncident(ctx context.Context, incident Incident, promis
 	return nextForIncident(incident, about, promises), nil
 }
 
-// nextForIncident is pure. about is where the incident's intent stands; it is empty where
-// that was pruned.
+// nextForIncident is a pure function. about describes the incident's intent. It is empty if the intent was
+// pruned or the incident has none.
 func nextForIncident(incident Incident, about standing, promises PolicyOf) (steps []Step) {
 	if incident.State == "resolved" {
 		return nil
@@ -65,7 +65,7 @@ func nextForIncident(incident Incident, about standing, promises PolicyOf) (step
 			show,
 			{"drainer providers list", "to see what is shut, and why; correct the configuration, which is reloaded and tried at once"},
 		}
-		if incident.IntentID == 0 { // no row waits, and the intent that was refused is not known any more
+		if incident.IntentID == 0 { // the refused intent is not known any more, and no row waits
 			steps = steps[1:]
 		}
 	case "history_changed":
@@ -99,8 +99,7 @@ func nextForIncident(incident Incident, about standing, promises PolicyOf) (step
 	return steps
 }
 
-// nextFor is pure: where an intent stands and its class choose the steps. What an [Action]
-// would refuse is not among them.
+// nextFor is a pure function of the intent's state and its class. It returns no step whose [Action] would be refused.
 func nextFor(s standing, promises PolicyOf) []Step {
 	switch {
 	case s.inProgress():
@@ -130,8 +129,8 @@ func nextForWaiting(s standing) []Step {
 	)...)
 }
 
-// nextForUnknown leads with the plain retry where the class and the age of the key make
-// that safe: it ends the doubt without a look at the provider's records.
+// nextForUnknown puts the plain retry first if the class and the age of the key make it safe. That retry ends the
+// doubt without a look at the provider's records.
 func nextForUnknown(s standing, promises PolicyOf) []Step {
 	policy, known := promises.of(s)
 	plain := step{Retry{PolicyOf: promises}, s.command("intents retry", because("same key")), safety(policy.Class)}
@@ -187,7 +186,7 @@ func nextForFailed(s standing, promises PolicyOf) []Step {
 	return steps
 }
 
-// nextForSaga is about a rollback that needs a human.
+// nextForSaga returns the steps for a rollback that needs a human.
 func nextForSaga(s standing) []Step {
 	steps := []Step{
 		{s.command("sagas show --intent"), "to see what could not be undone, and why"},
@@ -201,13 +200,13 @@ func nextForSaga(s standing) []Step {
 	return append(steps, Step{s.command("sagas resolve --intent", because("settled outside")), "if nothing more is to be undone"})
 }
 
-// step is a command, and the action that it takes.
+// step is a command with the action that it takes.
 type step struct {
 	action        Action
 	command, when string
 }
 
-// allowed are the steps whose action would be taken.
+// allowed returns those of the steps whose action would not be refused.
 func allowed(s standing, steps ...step) (taken []Step) {
 	for _, step := range steps {
 		if _, refused := step.action.judge(s); refused == "" {
@@ -235,7 +234,7 @@ func (s standing) command(verb string, flags ...string) string {
 
 func because(reason string) string { return fmt.Sprintf("--reason %q", reason) }
 
-// of is the policy of the provider that may have applied it.
+// of returns the policy of the provider that may have applied the intent.
 func (p PolicyOf) of(s standing) (dispatch.Policy, bool) {
 	if p == nil {
 		return dispatch.Policy{}, false

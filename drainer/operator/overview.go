@@ -18,7 +18,7 @@ import (
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
-// Overview is the state of the outbox at a glance.
+// Overview is a summary of the outbox's state.
 type Overview struct {
 	Providers  []ProviderOverview `json:"providers"`
 	Workers    []Worker           `json:"workers"`
@@ -26,7 +26,7 @@ type Overview struct {
 	Attention
 }
 
-// Living counts the workers that live.
+// Living counts the workers whose last heartbeat is not too old.
 func (o Overview) Living() (living int) {
 	for _, worker := range o.Workers {
 		if worker.Lives {
@@ -36,40 +36,39 @@ func (o Overview) Living() (living int) {
 	return living
 }
 
-// Attention counts what is being rolled back or needs a human. Each count stops
-// at CountLimit.
+// Attention counts the runs that are being rolled back, and the sagas and incidents that need a human. Each
+// count stops at CountLimit.
 type Attention struct {
 	SagasBegun    int64 `json:"sagas_begun"`
-	SagasFailed   int64 `json:"sagas_failed"`   // with an incident that is not resolved
-	IncidentsOpen int64 `json:"incidents_open"` // not acknowledged
+	SagasFailed   int64 `json:"sagas_failed"`   // failed sagas with an incident that is not resolved
+	IncidentsOpen int64 `json:"incidents_open"` // incidents that are neither acknowledged nor resolved
 }
 
-// ProviderOverview says whether a provider is sent to, and counts what is not
-// settled. Pending and Due stop counting at CountLimit. An operation that is shut has one of its own,
-// for what waits for it.
+// ProviderOverview says whether rows are sent to a provider, and counts its rows that are not settled. Pending and Due
+// stop counting at CountLimit. An operation that is shut has an overview of its own, of the rows that wait for it.
 type ProviderOverview struct {
 	Provider            string   `json:"provider"` // or provider/operation
 	Paused              bool     `json:"paused"`
-	Breaker             *string  `json:"circuit_breaker"`                  // closed, open or half_open; nil: no worker ever had the provider in its configuration
-	OpenForSeconds      *float64 `json:"circuit_breaker_open_for_seconds"` // until it is tried, or, half open, until another worker may try; nil unless it is open or half open
+	Breaker             *string  `json:"circuit_breaker"`                  // closed, open or half_open; nil: no worker has ever had the provider
+	OpenForSeconds      *float64 `json:"circuit_breaker_open_for_seconds"` // until a probe, or, if half open, until another worker may probe; nil if closed
 	Pending             int64    `json:"pending"`
 	Due                 int64    `json:"due"`
 	InProgress          int64    `json:"in_progress"`
 	OldestDueAgeSeconds float64  `json:"oldest_due_age_seconds"`
 
-	// Of the oldest claim. If it is far over the provider's timeout, its worker is
-	// dead and no live process has the provider in its configuration.
+	// OldestInProgressAgeSeconds is the age of the oldest claim. If it is far over the provider's timeout, the
+	// claim's worker is dead and no living worker serves the provider.
 	OldestInProgressAgeSeconds float64 `json:"oldest_in_progress_age_seconds"`
 
-	Served bool `json:"served"` // by a worker that lives
+	Served bool `json:"served"` // a living worker serves it
 }
 
-// late is how old the oldest due row may be before its provider needs a look: a healthy lane takes a row within a second.
-// An attempt may last ten times as long.
+// late is how long the oldest due row may have been due before a person should look at its provider: a healthy lane
+// claims a row within a second. A claim may be ten times as old.
 const late = 30 * time.Second
 
-// Why says why a person should look at the provider; it is empty where all is well. It names no age, which would differ on
-// each look.
+// Why says why a person should look at the provider. It is empty if nothing is wrong. It contains no age, so that the text
+// stays the same while the reason does.
 func (p ProviderOverview) Why() string {
 	switch {
 	case p.Paused:
@@ -88,11 +87,11 @@ func (p ProviderOverview) Why() string {
 	return ""
 }
 
-// silence is how long a worker that lives may be without a heartbeat, which it has every 30 s at least. The database does not
-// know the lease of workers.
+// silence is how old the last heartbeat of a living worker may be. Workers send one at least every 30 s. The
+// database does not know their lease.
 const silence = time.Minute
 
-// CountLimit bounds each count, so that asking stays cheap in an incident.
+// CountLimit bounds each count, so that an overview stays cheap during an incident.
 const CountLimit = 10_000
 
 // Worker is a process that holds the right to claim.
@@ -102,38 +101,38 @@ type Worker struct {
 	BeatAt    time.Time `json:"beat_at"`
 	Providers []string  `json:"providers"`
 	Tools     []string  `json:"tools"`
-	// Fingerprints of the configuration of each of Providers, keyed: they are compared with each other alone.
+	// Fingerprints holds a keyed hash of the configuration of each of Providers. They can only be compared with each other.
 	Fingerprints []string `json:"fingerprints"`
-	// Configuration is the fingerprint of all of it. Workers that serve different providers differ in it rightly.
+	// Configuration is the fingerprint of the whole configuration. It differs between workers that serve different providers.
 	Configuration string `json:"configuration"`
-	Lives         bool   `json:"lives"` // its last heartbeat is not too long ago
+	Lives         bool   `json:"lives"` // its last heartbeat is not too old
 }
 
-// Version is one configuration of a provider, or a whole one.
+// Version is one configuration of a provider, or one whole configuration.
 type Version struct {
 	Fingerprint string   `json:"fingerprint"`
-	Workers     []string `json:"workers"` // that have it, the oldest first
+	Workers     []string `json:"workers"` // the workers that have it, the oldest first
 }
 
-// Difference is a provider of which workers have several configurations. Provider is empty where workers have the
-// same providers and blocks of them, and another setting differs.
+// Difference says that workers have several configurations of a provider. Provider is empty if workers have the same
+// providers with the same blocks, but other settings differ.
 type Difference struct {
 	Provider string    `json:"provider"`
-	Versions []Version `json:"versions"` // that of the oldest worker first
+	Versions []Version `json:"versions"` // the version of the oldest worker is the first
 }
 
-// Differences compares the configurations of workers, by provider in alphabetical order. A rolling update makes some,
-// for its time.
+// Differences compares the configurations of workers. It returns the differences in the alphabetical order of the
+// providers. During a rolling update there are some.
 func Differences(workers []Worker) []Difference {
 	ofProviders, whole := versions{}, versions{}
 	for _, worker := range workers {
-		var blocks []string // that it serves
+		var blocks []string // the providers that it serves, with their fingerprints
 		for i, provider := range worker.Providers[:min(len(worker.Providers), len(worker.Fingerprints))] {
 			ofProviders.add(provider, worker.Fingerprints[i], worker)
 			blocks = append(blocks, fmt.Sprintf("%q %q", provider, worker.Fingerprints[i]))
 		}
 		if worker.Configuration != "" {
-			slices.Sort(blocks) // they come in the order of its file
+			slices.Sort(blocks) // they are in the order of the worker's file
 			whole.add(strings.Join(blocks, ","), worker.Configuration, worker)
 		}
 	}
@@ -161,7 +160,8 @@ func (v versions) add(of, fingerprint string, worker Worker) {
 	v[of][at].Workers = append(v[of][at].Workers, worker.WorkerID)
 }
 
-// Overview reads providers that are configured somewhere or have rows waiting.
+// Overview reads the state of the outbox. It lists the providers that a worker has or had in its configuration, those
+// with waiting rows, and the operations that are shut.
 func (c *Console) Overview(ctx context.Context) (Overview, error) {
 	var overview Overview
 	var err error
@@ -181,7 +181,7 @@ func (c *Console) Overview(ctx context.Context) (Overview, error) {
 	return overview, nil
 }
 
-// Workers lists the processes that may claim, the oldest first.
+// Workers lists the processes that hold the right to claim, the oldest first.
 func (c *Console) Workers(ctx context.Context) ([]Worker, error) {
 	return collect(ctx, c.conn, "list workers", pgx.RowToStructByPos[Worker], `SELECT worker_id::text, started_at, beat_at, providers, tools, fingerprints, configuration,
 		beat_at >= now() - make_interval(secs => $1::float8) FROM outbox.worker ORDER BY started_at`, silence.Seconds())
@@ -190,35 +190,35 @@ func (c *Console) Workers(ctx context.Context) ([]Worker, error) {
 //go:embed sql/tenants.sql
 var tenantsSQL string
 
-// Tenant is whom the schema's owner walled off: its share of the work, its limits, and what it uses of them now.
+// Tenant is a tenant that the schema's owner has made: its share of the work, its limits, and its present use of them.
 type Tenant struct {
 	Name      string `json:"tenant"`
 	Role      string `json:"role"`
-	Namespace string `json:"namespace"` // empty: the provider's, or the outbox's
+	Namespace string `json:"namespace"` // empty: the namespace of the provider or of the outbox
 	Weight    int    `json:"weight"`
 
-	// Each limit is nil where there is none.
+	// A limit is nil if there is none.
 	MaxDue      *int `json:"max_due"`
 	MaxBytes    *int `json:"max_bytes"`
 	MaxRate     *int `json:"max_rate"`
 	MaxInFlight *int `json:"max_in_flight"` // at each provider
 
 	Due      int `json:"due"`       // stops counting at TenantLook
-	Queued   int `json:"queued"`    // stops counting there too
-	Bytes    int `json:"bytes"`     // of those that Queued counted
+	Queued   int `json:"queued"`    // stops counting at TenantLook
+	Bytes    int `json:"bytes"`     // of the rows that Queued counted
 	InFlight int `json:"in_flight"` // at all providers
-	// InFlightBounded says that more is claimed, of all tenants together, than was looked at.
+	// InFlightBounded says that more rows may be claimed, of all tenants together, than were looked at.
 	InFlightBounded bool `json:"in_flight_bounded"`
 }
 
 const (
 	// TenantLook bounds how many queued rows of each tenant are looked at.
 	TenantLook = 1000
-	// flightLook bounds how many claimed ones of all are.
+	// flightLook bounds how many claimed rows of all tenants together are looked at.
 	flightLook = 10_000
 )
 
-// Tenants lists those whose names come after another, by name.
+// Tenants lists tenants whose names sort after the given one, in the order of the names.
 func (c *Console) Tenants(ctx context.Context, after string, limit int) ([]Tenant, error) {
 	return collect(ctx, c.conn, "list tenants", pgx.RowToStructByPos[Tenant], tenantsSQL, TenantLook, flightLook, after, limit)
 }
@@ -227,15 +227,15 @@ func (c *Console) Tenants(ctx context.Context, after string, limit int) ([]Tenan
 type Operation struct {
 	OperationID int64     `json:"operation_id"`
 	DoneAt      time.Time `json:"done_at"`
-	Operator    string    `json:"operator"` // as the operator says
-	Login       string    `json:"login"`    // as the database knows
+	Operator    string    `json:"operator"` // the name that the operator gave
+	Login       string    `json:"login"`    // the role that the database saw
 	Action      string    `json:"action"`
 	Provider    *string   `json:"provider"`
 	AgentRunID  *string   `json:"agent_run_id"`
 	Reason      string    `json:"reason"`
 }
 
-// Operations lists those below a number, the newest first; 0 begins with the newest of all.
+// Operations lists operations with numbers below the given one, the newest first. 0 begins with the newest of all.
 func (c *Console) Operations(ctx context.Context, below int64, limit int) ([]Operation, error) {
 	return collect(ctx, c.conn, "list operations", pgx.RowToStructByPos[Operation], `SELECT id, done_at, operator, login, action, provider, agent_run_id, reason FROM outbox.operation
 		WHERE ($1::bigint = 0 OR id < $1::bigint) ORDER BY id DESC LIMIT $2::int`, below, limit)
@@ -263,8 +263,7 @@ const providersSQL = `
 		UNION (SELECT provider FROM queued WHERE provider IS NOT NULL LIMIT 1000)) n -- agents make names up
 	LEFT JOIN outbox.provider p USING (name) LEFT JOIN outbox.tool t USING (name) ORDER BY n.name`
 
-// A saga that failed is found by its incident: there are few, and most sagas
-// ended well.
+// attentionSQL finds failed sagas by their incidents: there are few incidents, and most sagas ended well.
 const attentionSQL = `
 	SELECT (SELECT count(*) FROM (SELECT FROM outbox.saga WHERE state = 'begun' LIMIT $1) s),
 		(SELECT pg_catalog.count(DISTINCT agent_run_id) FROM (SELECT agent_run_id FROM outbox.incident i JOIN outbox.saga s USING (agent_run_id)
@@ -274,8 +273,8 @@ const attentionSQL = `
 //go:embed sql/incidents.sql
 var incidentsSQL string
 
-// Incident is something that a human must decide. It is open, and pages; then
-// acknowledged, which ends the paging; and resolved once its cause is gone.
+// Incident is a problem that a human must decide about. While it is open, channels are paged. An acknowledgement ends
+// the pages. The incident is resolved once its cause is gone.
 type Incident struct {
 	IncidentID     int64      `json:"incident_id"`
 	Kind           string     `json:"kind"`
@@ -286,15 +285,16 @@ type Incident struct {
 	ToolName       *string    `json:"tool_name"`
 	Detail         *string    `json:"detail"`
 	OpenedAt       time.Time  `json:"opened_at"`
-	PagedAt        *time.Time `json:"paged_at"` // when a channel was last notified of it
+	PagedAt        *time.Time `json:"paged_at"` // when the last page that counts it was sent
 	AcknowledgedAt *time.Time `json:"acknowledged_at"`
 	AcknowledgedBy *string    `json:"acknowledged_by"`
 	Reason         *string    `json:"reason"`
 	ResolvedAt     *time.Time `json:"resolved_at"`
 	ResolvedBy     *string    `json:"resolved_by"`
+	NoRetry        bool       `json:"-"` // its saga has not failed, so acknowledging a compensation_failed resolves it
 }
 
-// NoTool says why an incident without a tool has none.
+// NoTool says why an incident without a tool has no tool.
 func (i Incident) NoTool() string {
 	if i.Kind == "history_changed" {
 		return "the whole outbox"
@@ -302,21 +302,21 @@ func (i Incident) NoTool() string {
 	return "the intent was pruned"
 }
 
-// IncidentFilter narrows a listing; what is empty does not.
+// IncidentFilter narrows a listing. An empty field does not narrow it.
 type IncidentFilter struct {
-	All      bool  // the resolved ones as well
-	Open     bool  // only those that are not acknowledged either
-	ID       int64 // only this one; its state is not asked
+	All      bool  // list resolved incidents too
+	Open     bool  // leave out acknowledged incidents
+	ID       int64 // only this incident, also if it is resolved
 	Kind     string
 	Tool     string
 	Provider string
 	Since    time.Time // opened then or later
 	Until    time.Time // opened before
-	After    int64     // those behind this incident: the last one of the page before
+	After    int64     // only incidents behind this one, the last of the page before
 	Limit    int
 }
 
-// Incidents returns those opened last first.
+// Incidents lists incidents, the last opened first.
 func (c *Console) Incidents(ctx context.Context, filter IncidentFilter) ([]Incident, error) {
 	var only []int64 // null: any
 	if filter.ID != 0 {
@@ -329,7 +329,7 @@ func (c *Console) Incidents(ctx context.Context, filter IncidentFilter) ([]Incid
 // ErrNoIncident says that no incident has this number.
 var ErrNoIncident = errors.New("no incident has this number; `drainer incidents list --all` shows those there are")
 
-// Incident finds one by its number.
+// Incident returns an incident by its number, or ErrNoIncident.
 func (c *Console) Incident(ctx context.Context, incidentID int64) (Incident, error) {
 	return collectOne(ctx, c.conn, "show incident", ErrNoIncident, pgx.RowToStructByPos[Incident], incidentsSQL, true, "", 1, []int64{incidentID}, "", nil, nil, 0, "", false)
 }
@@ -337,16 +337,15 @@ func (c *Console) Incident(ctx context.Context, incidentID int64) (Incident, err
 // Acknowledgement is the result of acknowledging one incident.
 type Acknowledgement struct {
 	IncidentID int64  `json:"incident_id"`
-	Kind       string `json:"kind,omitempty"`    // empty, like the state, if there is no such incident
-	State      string `json:"state,omitempty"`   // from now on
+	Kind       string `json:"kind,omitempty"`    // empty if there is no such incident
+	State      string `json:"state,omitempty"`   // the present state; empty if it is still open, or if there is no such incident
 	Refused    string `json:"refused,omitempty"` // why nothing changed
 }
 
-// Acknowledge records that a human works on these incidents: no more pages are
-// sent for them, unless they are opened again. One that opened at the time at which they were shown, or later,
-// stays open; a zero time is for those that were not shown. The results are in the order of
-// the ids. It takes a bounded batch at a time: after an error, the results are those
-// that were committed before it.
+// Acknowledge records that a human works on these incidents. No more pages are sent for them, unless they are opened
+// again. shown is when the incidents were shown: an incident that opened at that time or later stays open. A zero time
+// means that they were not shown. The results are in the order of the ids. Each bounded batch has a commit of its own.
+// With an error, Acknowledge returns the results that were committed before.
 func (c *Console) Acknowledge(ctx context.Context, by Signature, incidents []int64, shown time.Time) (all []Acknowledgement, err error) {
 	if err := by.Validate(); err != nil {
 		return nil, err
@@ -365,14 +364,16 @@ func (c *Console) Acknowledge(ctx context.Context, by Signature, incidents []int
 	return all, nil
 }
 
-// Acknowledging says what would become of one incident; where there is none, it has a number and a refusal alone.
+// Acknowledging is the effect that an acknowledgement would have on one incident. If there is no such incident, it has
+// only the number and the refusal.
 type Acknowledging struct {
 	Incident
 	After   string `json:"after"`
-	Refused string `json:"refused,omitempty"` // in the words of Acknowledge
+	Refused string `json:"refused,omitempty"` // the same text as Acknowledge returns
 }
 
-// PreviewAcknowledge says what Acknowledge would do to each incident, in the order of the ids, and changes nothing.
+// PreviewAcknowledge returns the effect that Acknowledge would have on each incident, in the order of the ids. It changes
+// nothing.
 func (c *Console) PreviewAcknowledge(ctx context.Context, incidents []int64) ([]Acknowledging, error) {
 	ids := slices.Compact(slices.Sorted(slices.Values(incidents)))
 	found, err := collect(ctx, c.conn, "look at the incidents", pgx.RowToStructByPos[Incident], incidentsSQL, true, "", len(ids), ids, "", nil, nil, 0, "", false)
@@ -393,7 +394,7 @@ func (c *Console) PreviewAcknowledge(ctx context.Context, incidents []int64) ([]
 	return all, nil
 }
 
-// acknowledging is pure.
+// acknowledging returns the effect on one incident. It is a pure function.
 func acknowledging(incident Incident) Acknowledging {
 	would := Acknowledging{Incident: incident, After: incident.State}
 	switch {
@@ -401,8 +402,8 @@ func acknowledging(incident Incident) Acknowledging {
 		would.Refused = "it is resolved"
 	case incident.AcknowledgedBy != nil:
 		would.Refused = *incident.AcknowledgedBy + " acknowledged it before"
-	case slices.Contains([]string{"key_collision", "refused_intent", "first_replay"}, incident.Kind):
-		would.After = "resolved" // it was over when it happened
+	case slices.Contains([]string{"key_collision", "refused_intent", "first_replay"}, incident.Kind), incident.NoRetry:
+		would.After = "resolved" // it has no cause that could go away later
 	default:
 		would.After = "acknowledged"
 	}
@@ -412,8 +413,7 @@ func acknowledging(incident Incident) Acknowledging {
 //go:embed sql/providers.sql
 var gatesSQL string
 
-// UnknownProviderError says that no worker has announced such a provider, and
-// that no row waits for it.
+// UnknownProviderError says that no worker has announced a provider of this name. Known lists the announced ones.
 type UnknownProviderError struct {
 	Name  string
 	Known []string
@@ -428,18 +428,17 @@ type Provider struct {
 	Provider      string     `json:"provider"` // or provider/operation
 	Paused        bool       `json:"paused"`
 	Breaker       string     `json:"circuit_breaker"`
-	BreakerReason *string    `json:"circuit_breaker_reason"` // these three while it is not closed
-	ShutAt        *time.Time `json:"shut_at"`
-	OpenUntil     *time.Time `json:"open_until"`
-	ChangedAt     *time.Time `json:"changed_at"` // when it was last paused or resumed, by whom and why
+	BreakerReason *string    `json:"circuit_breaker_reason"` // only while the breaker is not closed
+	ShutAt        *time.Time `json:"shut_at"`                // only while the breaker is not closed
+	OpenUntil     *time.Time `json:"open_until"`             // only while the breaker is not closed
+	ChangedAt     *time.Time `json:"changed_at"`             // when, by whom and why it was last paused or resumed
 	ChangedBy     *string    `json:"changed_by"`
 	Reason        *string    `json:"reason"`
 }
 
 func (p Provider) isShut() bool { return p.Paused || p.Breaker != "closed" }
 
-// Why says what keeps rows from being sent; empty if nothing does. The end of it, if it is
-// known, is OpenUntil.
+// Why says why rows are not sent. It is empty if they are. If the end of that state is known, it is OpenUntil.
 func (p Provider) Why() string {
 	reason := func(of *string) string {
 		if of == nil {
@@ -458,15 +457,15 @@ func (p Provider) Why() string {
 	return ""
 }
 
-// Providers lists those that workers have announced, and their operations that are shut, by name.
+// Providers lists the providers that workers have announced, and their operations that are shut, by name.
 func (c *Console) Providers(ctx context.Context) ([]Provider, error) { return c.gates(ctx, "") }
 
-// Tools lists those that daemons have said they serve, by name.
+// Tools lists the first 1000 of the tools that daemons have announced, by name.
 func (c *Console) Tools(ctx context.Context) ([]string, error) {
 	return collect(ctx, c.conn, "list tools", pgx.RowTo[string], `SELECT name FROM outbox.tool ORDER BY name LIMIT 1000`)
 }
 
-// Provider finds one by its name.
+// Provider returns a provider, or an operation that is shut, by its name. It fails with an [*UnknownProviderError].
 func (c *Console) Provider(ctx context.Context, name string) (Provider, error) {
 	found, err := c.gates(ctx, name)
 	switch {
@@ -496,14 +495,14 @@ func (c *Console) gates(ctx context.Context, name string) ([]Provider, error) {
 	return collect(ctx, c.conn, "list providers", pgx.RowToStructByPos[Provider], gatesSQL, name)
 }
 
-// Pause keeps every worker from claiming a provider's rows, from the commit
-// on. It reports false if the provider was paused already.
+// Pause keeps all workers from claiming a provider's rows, from its commit on. It reports false if the provider was
+// paused already.
 func (c *Console) Pause(ctx context.Context, provider string, by Signature) (changed bool, err error) {
 	return c.setGate(ctx, provider, true, by)
 }
 
-// Resume ends a pause, and lets one row try at once what a circuit breaker holds back. It
-// reports false if there was neither.
+// Resume ends a pause. If a circuit breaker of the provider or of its operations is open, Resume lets one row probe it
+// at once. It reports false if there was neither a pause nor an open breaker.
 func (c *Console) Resume(ctx context.Context, provider string, by Signature) (changed bool, err error) {
 	return c.setGate(ctx, provider, false, by)
 }
@@ -532,8 +531,8 @@ func (c *Console) setGate(ctx context.Context, provider string, paused bool, by 
 //go:embed sql/hour.sql
 var hourSQL string
 
-// Minute has attempts by how they ended, and how old the oldest due row was at most. All
-// are nil where no daemon wrote the minute.
+// Minute holds the attempts of a minute by outcome, and the highest age of the oldest due row in it. All of these are
+// nil if no daemon wrote the minute.
 type Minute struct {
 	At        time.Time `json:"at"`
 	Completed *int64    `json:"completed"`
@@ -543,13 +542,13 @@ type Minute struct {
 	Oldest    *float64  `json:"oldest_due_seconds"`
 }
 
-// Hour lists the last 60 whole minutes of a provider, or of all together if provider is empty.
+// Hour lists the last 60 whole minutes of a provider, or of all providers together if provider is empty.
 func (c *Console) Hour(ctx context.Context, provider string) ([]Minute, error) {
 	return collect(ctx, c.conn, "read the last hour", pgx.RowToStructByPos[Minute], hourSQL, provider)
 }
 
-// Latency has percentiles of how long attempts took in the last hour. Each is the upper end of
-// its bucket, and so may be up to twice what was measured.
+// Latency holds percentiles of the durations of attempts in the last hour. Each percentile is the upper bound of its
+// bucket, so it may be up to twice the measured duration.
 type Latency struct {
 	Attempts int64   `json:"attempts"`
 	P50      float64 `json:"p50_seconds"`
@@ -557,7 +556,7 @@ type Latency struct {
 	P99      float64 `json:"p99_seconds"`
 }
 
-// Latency is that of a provider.
+// Latency returns the latency of a provider.
 func (c *Console) Latency(ctx context.Context, provider string) (l Latency, err error) {
 	counts, err := collect(ctx, c.conn, "read how long attempts took", pgx.RowTo[int64], `SELECT sum(t.rows)::bigint
 		FROM outbox.minute m CROSS JOIN LATERAL pg_catalog.unnest(m.took) WITH ORDINALITY AS t (rows, bucket)
@@ -586,7 +585,7 @@ type BreakerChange struct {
 	ChangedAt time.Time `json:"changed_at"`
 }
 
-// BreakerChanges lists those of a provider and of its operations, the newest first.
+// BreakerChanges lists the changes of the breakers of a provider and of its operations, the newest first.
 func (c *Console) BreakerChanges(ctx context.Context, provider string, limit int) ([]BreakerChange, error) {
 	return collect(ctx, c.conn, "list changes of circuit breakers", pgx.RowToStructByPos[BreakerChange], `SELECT name, state, reason, changed_at FROM outbox.breaker_change
 		WHERE name = $1::text OR starts_with(name, $1::text || '/'::text) ORDER BY id DESC LIMIT $2::int`, provider, limit)

@@ -235,6 +235,24 @@ func TestAPreviewSaysWhatAnAcknowledgementDoes(t *testing.T) {
 	}
 }
 
+// A saga whose step was undone twice goes on, and is never retried: its incident ends when a human has seen it.
+func TestAnAcknowledgedIncidentOfASagaThatDidNotFailIsOver(t *testing.T) {
+	t.Parallel()
+	for saga, state := range map[string]string{"begun": "resolved", "compensated": "resolved", "compensation_failed": "acknowledged"} {
+		o := newOutbox(t)
+		failedSaga(o, "failed")
+		o.exec(`UPDATE outbox.saga SET state = $1`, saga)
+		id := one[int64](o, `SELECT id FROM outbox.incident`)
+		would, err := o.console().PreviewAcknowledge(t.Context(), []int64{id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if done := o.acknowledge(id); done[0].State != state || would[0].After != state {
+			t.Errorf("%s: it would be %s and is %s, want %s", saga, would[0].After, done[0].State, state)
+		}
+	}
+}
+
 func TestTheFirstToAcknowledgeHasIt(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

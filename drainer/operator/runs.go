@@ -20,22 +20,20 @@ import (
 //go:embed sql/run_standing.sql
 var runStandingSQL string
 
-// ClosedRun is where a run that takes no further step stands.
+// ClosedRun is the state of a run that takes no further step.
 type ClosedRun struct {
 	AgentRunID string `json:"agent_run_id"`
-	State      string `json:"state"`       // cancelled, or where its saga is
-	Cancelled  int    `json:"cancelled"`   // steps that never had an effect
-	InProgress int    `json:"in_progress"` // they end, and are recorded
-	Unsettled  int    `json:"unsettled"`   // may have been applied: looked up and not sent again
+	State      string `json:"state"`       // cancelled, or another state of its saga
+	Cancelled  int    `json:"cancelled"`   // steps that have had no effect
+	InProgress int    `json:"in_progress"` // steps that end and are recorded
+	Unsettled  int    `json:"unsettled"`   // steps that may have been applied: looked up, but not sent again
 	Completed  int    `json:"completed"`
 }
 
-// CancelRun closes a run for good: it takes no further step, what waits is
-// taken out of the queue, and what is in flight ends. With compensate, what it
-// completed is undone after that, as if a step had failed.
+// CancelRun closes a run for good. The run takes no further step, its waiting rows are cancelled, and its rows in
+// flight end. With compensate, its completed steps are undone after that, as if a step had failed.
 //
-// The first commit closes it for every worker. If a later one fails, the lanes
-// stop what waits.
+// The first commit closes the run for all workers. If a later commit fails, the lanes cancel the waiting rows.
 func (c *Console) CancelRun(ctx context.Context, agentRunID string, compensate bool, by Signature) (ClosedRun, error) {
 	closes := cancelRunSQL
 	if compensate {
@@ -55,7 +53,7 @@ func (c *Console) CancelRun(ctx context.Context, agentRunID string, compensate b
 	return run, nil
 }
 
-// stopWaiting locks few rows at a time, and waits for none.
+// stopWaiting cancels the waiting rows of a run. It locks at most batchSize rows at a time, and waits for no lock.
 func (c *Console) stopWaiting(ctx context.Context, agentRunID string, by Signature) error {
 	for {
 		var stopped int64
@@ -77,23 +75,23 @@ func (c *Console) stopWaiting(ctx context.Context, agentRunID string, by Signatu
 type Saga struct {
 	AgentRunID string     `json:"agent_run_id"`
 	State      string     `json:"state"`
-	Epoch      int        `json:"epoch"` // raised by every retry
-	Cause      *int64     `json:"cause"` // the intent whose failure began it; null: an operator did
+	Epoch      int        `json:"epoch"` // each retry increments it
+	Cause      *int64     `json:"cause"` // the intent whose failure began it; nil: an operator began it
 	BegunAt    time.Time  `json:"begun_at"`
 	EndedAt    *time.Time `json:"ended_at"`
 	ChangedBy  *string    `json:"changed_by"`
 	Reason     *string    `json:"reason"`
 }
 
-// SagaStates lists where a saga can stand.
+// SagaStates lists the states of a saga.
 var SagaStates = []string{"begun", "compensated", "compensation_failed", "resolved", "cancelled"}
 
-// SagaStory is a saga with all that its run did and undid.
+// SagaStory is a saga with all steps, undos and attempts of its run.
 type SagaStory struct {
 	Saga
-	WaitsFor []Wait     `json:"waits_for"` // empty unless it is under way
+	WaitsFor []Wait     `json:"waits_for"` // empty unless the saga is begun
 	Steps    []SagaStep `json:"steps"`     // in the order in which they were enqueued
-	Timeline []Event    `json:"timeline"`  // the attempts of steps and undos, as they ended
+	Timeline []Event    `json:"timeline"`  // the attempts of steps and undos, in the order in which they ended
 }
 
 // SagaStep is a forward intent, and its undo if there is one.
@@ -102,7 +100,7 @@ type SagaStep struct {
 	Undo *Intent `json:"undo"`
 }
 
-// Event is one attempt, and whose it was.
+// Event is one attempt of an intent.
 type Event struct {
 	IntentID int64 `json:"intent_id"`
 	Attempt
@@ -116,18 +114,18 @@ var ErrNoSaga = errors.New("this agent run has no saga")
 
 const sagaColumns = `agent_run_id, state, epoch, cause, begun_at, ended_at, changed_by, reason`
 
-// SagaFilter narrows a listing; what is empty does not.
+// SagaFilter narrows a listing. An empty field does not narrow it.
 type SagaFilter struct {
 	State string
 	Since time.Time // begun then or later
 	Until time.Time // begun before
-	After string    // those behind the saga of this run: the last one of the page before
+	After string    // only sagas behind the saga of this run, the last of the page before
 	Limit int
 }
 
-// Sagas lists the newest first.
+// Sagas lists sagas, the newest first.
 func (c *Console) Sagas(ctx context.Context, filter SagaFilter) ([]Saga, error) {
-	states := SagaStates // the newest of each are read by the index
+	states := SagaStates // the newest sagas of each state are read by the index
 	if filter.State != "" {
 		states = []string{filter.State}
 	}
@@ -139,7 +137,7 @@ func (c *Console) Sagas(ctx context.Context, filter SagaFilter) ([]Saga, error) 
 		ORDER BY begun_at DESC, agent_run_id DESC LIMIT $2`, states, filter.Limit, orNull(filter.Since), orNull(filter.Until), filter.After)
 }
 
-// SagaOf returns the state, the steps and the waits of one run.
+// SagaOf returns the saga of a run with its story, or ErrNoSaga.
 func (c *Console) SagaOf(ctx context.Context, agentRunID string) (*SagaStory, error) {
 	saga, err := c.saga(ctx, agentRunID)
 	if err != nil {
@@ -152,7 +150,7 @@ func (c *Console) SagaOf(ctx context.Context, agentRunID string) (*SagaStory, er
 	return story, nil
 }
 
-// saga returns ErrNoSaga for a run that was never rolled back.
+// saga returns the saga of a run, or ErrNoSaga.
 func (c *Console) saga(ctx context.Context, agentRunID string) (Saga, error) {
 	return collectOne(ctx, c.conn, "show the saga", ErrNoSaga, pgx.RowToStructByPos[Saga], `SELECT `+sagaColumns+` FROM outbox.saga WHERE agent_run_id = $1::text`, agentRunID)
 }
@@ -209,8 +207,7 @@ type Wait struct {
 	Human    bool   `json:"needs_human"` // only a human can find out how it ended
 }
 
-// waitsFor follows the order of a rollback: steps end first, then one undo at a
-// time.
+// waitsFor returns the intents whose end a begun saga waits for: its open steps, or, if none is open, its undo.
 func waitsFor(state string, steps []SagaStep) []Wait {
 	waits := []Wait{}
 	if state != "begun" {
@@ -237,7 +234,7 @@ func (i Intent) wait() Wait {
 	return Wait{IntentID: i.IntentID, Status: i.Status, Human: i.Status == "unknown" && i.FinishedAt != nil}
 }
 
-// Standing lists the steps whose effects are there and not undone.
+// Standing lists the steps whose effects exist and are not undone.
 func (s *SagaStory) Standing() []int64 {
 	standing := []int64{}
 	for _, step := range s.Steps {
@@ -255,11 +252,15 @@ func isUndo(stepID string) bool { return strings.HasPrefix(stepID, undoPrefix) }
 //go:embed sql/stuck_undos.sql
 var stuckUndosSQL string
 
-// Where these return no row, nothing was changed: $1 run, $2 operator, $3 reason.
+// $1 run, $2 operator, $3 reason. Each of these returns a row if it changed the run, and none otherwise.
 const (
 	cancelRunSQL  = `SELECT WHERE outbox.operate_run($1::text, 'cancel_run', $2::text, $3::text)`
 	compensateSQL = `SELECT WHERE outbox.operate_run($1::text, 'compensate', $2::text, $3::text)`
 )
+
+// A completed undo is not written to any more.
+const holdUndosSQL = `SELECT count(*) FROM outbox.hold(ARRAY(SELECT id FROM outbox.intent u WHERE agent_run_id = $1::text AND compensates IS NOT NULL
+	AND NOT EXISTS (SELECT FROM outbox.attempt a WHERE a.intent_id = u.id AND a.status = 'completed')))`
 
 // SagaError says why a saga is not changed, and what can be done instead.
 type SagaError struct{ State, Cure string }
@@ -268,20 +269,19 @@ func (e *SagaError) Error() string {
 	return "the saga is " + e.State + "; " + e.Cure
 }
 
-// ErrNotStuck says that a step cannot have been undone by hand.
+// ErrNotStuck says that a step is not one that can be called undone by hand.
 var ErrNotStuck = errors.New("only a step of this run that is compensation_failed can be called undone; see drainer sagas show")
 
-// Compensate takes a run back although nothing failed. What is in flight
-// ends first; then completed steps are undone.
+// Compensate rolls a run back although no step failed. Its rows in flight end first. Then its completed steps are
+// undone.
 func (c *Console) Compensate(ctx context.Context, agentRunID string, by Signature) error {
 	return c.changeSaga(ctx, agentRunID, by, compensateSQL, RollBackRun.cure, nil)
 }
 
-// RetrySaga lets a saga that failed go on, in a new epoch: undos that ended
-// otherwise than well are tried again, under their keys. Steps that people have
-// undone themselves become compensated instead, and older ones are next. newKeys gives
-// undos that failed a new key each: their providers may have saved the refusal. What may
-// have been applied keeps its key.
+// RetrySaga lets a failed saga go on, in a new epoch. Undos that settled without completing are sent again under their
+// keys. The steps in undone, which people have undone by hand, become compensated instead. newKeys gives each failed
+// undo a new key, since its provider may have saved the refusal with the old one. An undo that may have been applied
+// keeps its key.
 func (c *Console) RetrySaga(ctx context.Context, agentRunID string, undone []int64, newKeys bool, by Signature) error {
 	goOn := func(ctx context.Context, tx pgx.Tx, agentRunID string, by Signature) error {
 		if err := reopenSteps(ctx, tx, agentRunID, undone, by); err != nil {
@@ -292,13 +292,13 @@ func (c *Console) RetrySaga(ctx context.Context, agentRunID string, undone []int
 	return c.changeSaga(ctx, agentRunID, by, sql.OperatorRetrySaga, GoOnWithSaga.cure, goOn)
 }
 
-// ResolveSaga ends a saga that people have settled outside.
+// ResolveSaga ends a saga whose remaining work people have done by other means.
 func (c *Console) ResolveSaga(ctx context.Context, agentRunID string, by Signature) error {
 	return c.changeSaga(ctx, agentRunID, by, sql.OperatorResolveSaga, EndSaga.cure, refuseWhileUndoing)
 }
 
-// refuseWhileUndoing looks after the undos that waited are gone. The statement
-// is newer than the locks: an undo that a worker took in between is seen.
+// refuseWhileUndoing returns errUndoing if an undo has not ended. It runs after the waiting undos were cancelled, as a
+// statement of its own. So its snapshot is newer than the locks, and it sees an undo that a worker claimed in between.
 func refuseWhileUndoing(ctx context.Context, tx pgx.Tx, agentRunID string, _ Signature) error {
 	var open bool
 	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.intent u JOIN outbox.standing s ON s.intent_id = u.id
@@ -316,20 +316,20 @@ var errUndoing = &SagaError{State: "under way", Cure: "an undo of it is on its w
 
 // RunAction changes a whole run: [RollBackRun], [CloseRun], [GoOnWithSaga] or [EndSaga].
 type RunAction struct {
-	from    []string // where its saga may stand; empty: it has none
-	cure    string   // where it stands elsewhere
-	after   string
-	becomes map[string]string // what becomes of steps, by their status; others stay as they are
-	undos   bool              // those that wait are not sent any more; it is refused where another has not ended
+	from    []string          // the states of its saga in which it is allowed; "": it has no saga
+	cure    string            // what can be done in other states
+	after   string            // the effect on the run
+	becomes map[string]string // the effect on steps, by their status; other steps do not change
+	undos   bool              // waiting undos are cancelled; the action is refused if another undo has not ended
 }
 
-// After says what becomes of the run.
+// After returns the action's effect on the run, as a text for people.
 func (a RunAction) After() string { return a.after }
 
-// stopped says what becomes of a step that waits, as its run ends.
+// stopped is the effect on a waiting step when its run ends.
 const stopped = "cancelled, or looked up if it may have been applied"
 
-// What Compensate, CancelRun, RetrySaga and ResolveSaga do.
+// These are the actions of Compensate, CancelRun, RetrySaga and ResolveSaga, in this order.
 var (
 	RollBackRun = RunAction{[]string{"", "cancelled"}, "a run is compensated once; see drainer sagas show", "rollback begun", map[string]string{
 		"completed": "undone, if its tool says how", "pending": stopped, "in_progress": "awaited first", "unknown": "awaited first",
@@ -347,24 +347,25 @@ var (
 	EndSaga = RunAction{[]string{"begun", "compensation_failed"}, "only one that is under way or failed can be resolved", "the rollback is over", nil, true}
 )
 
-// RunPreview has the effect of an action on a run and its steps. All of it is refused, or nothing is.
+// RunPreview is the effect that an action would have on a run and its steps. The action is refused as a whole or not at
+// all.
 type RunPreview struct {
-	Before  string // where its saga stands
+	Before  string // state of its saga
 	After   string
-	Refused string
+	Refused string // why the action is refused; empty: it is not
 	Steps   []StepPreview
-	First   int // so many steps are listed, and later ones become the same; 0: all are
+	First   int // how many steps are listed, if there are more, with the same effects; 0: all are listed
 }
 
-// StepPreview has the effect on a step, or on an undo that waits.
+// StepPreview is the effect on a step, or on a waiting undo.
 type StepPreview struct {
 	IntentID      int64
 	ToolName      string
 	IsUndo        bool
-	Before, After string // the same where it stays as it is
+	Before, After string // the same if the action does not change it
 }
 
-// PreviewRun says what an action would do to a run, and changes nothing.
+// PreviewRun returns the effect that an action would have on a run. It changes nothing.
 func (c *Console) PreviewRun(ctx context.Context, action RunAction, agentRunID string) (*RunPreview, error) {
 	story, err := c.Story(ctx, agentRunID)
 	switch {
@@ -385,7 +386,7 @@ func (c *Console) PreviewRun(ctx context.Context, action RunAction, agentRunID s
 	return action.preview(story, open), nil
 }
 
-// preview is pure. open are the undos that have not ended.
+// preview is a pure function. open holds the undos that have not ended.
 func (a RunAction) preview(story *RunStory, open []standing) *RunPreview {
 	p := &RunPreview{Before: "no rollback", After: a.after}
 	state := ""
@@ -416,8 +417,9 @@ func (a RunAction) preview(story *RunStory, open []standing) *RunPreview {
 	return p
 }
 
-// changeSaga runs a statement that says whether it changed the saga, and what
-// must follow in the same transaction.
+// changeSaga runs a statement that changes a saga, and then, if it returned a row, the function then in the same
+// transaction. If it returned no row, the error says why, with cure as the remedy. It locks the undos before the saga, as
+// late evidence and other operators do. Otherwise each could wait for the other.
 func (c *Console) changeSaga(ctx context.Context, agentRunID string, by Signature, statement, cure string,
 	then func(context.Context, pgx.Tx, string, Signature) error,
 ) error {
@@ -425,6 +427,9 @@ func (c *Console) changeSaga(ctx context.Context, agentRunID string, by Signatur
 		return err
 	}
 	err := pgx.BeginTxFunc(ctx, c.conn, pgpool.Transaction, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, holdUndosSQL, agentRunID); err != nil {
+			return fmt.Errorf("hold its undos: %w", err)
+		}
 		tag, err := tx.Exec(ctx, statement, agentRunID, by.name(), by.Reason)
 		switch {
 		case err != nil:
@@ -441,7 +446,7 @@ func (c *Console) changeSaga(ctx context.Context, agentRunID string, by Signatur
 	case err == nil:
 		return nil
 	case errors.As(err, &refused), errors.Is(err, ErrNoRun), errors.Is(err, ErrNoSaga), errors.Is(err, ErrNotStuck):
-		return err // it says all there is to say
+		return err // its text needs no context
 	}
 	return fmt.Errorf("change the saga: %w", err)
 }
@@ -475,9 +480,8 @@ func reopenSteps(ctx context.Context, tx pgx.Tx, agentRunID string, undone []int
 	return nil
 }
 
-// requeueUndos sends undos again that ended otherwise than well. What may have
-// been applied is asked about first, or repeated where its tool says that this
-// is safe: the engine knows.
+// requeueUndos requeues the undos that settled without completing. An undo that may have been applied is looked up
+// first. If its tool makes a repetition safe, the engine repeats it instead.
 func requeueUndos(ctx context.Context, tx pgx.Tx, agentRunID string, newKeys bool, by Signature) error {
 	undos, err := collect(ctx, tx, "find undos that ended badly", pgx.RowTo[int64], stuckUndosSQL, agentRunID)
 	if err != nil {
@@ -494,7 +498,7 @@ func requeueUndos(ctx context.Context, tx pgx.Tx, agentRunID string, newKeys boo
 			back.via = s.Via
 		}
 		outcome := "retried"
-		if newKeys && s.Status == "failed" && !s.MaybeApplied { // with evidence that nothing was applied
+		if newKeys && s.Status == "failed" && !s.MaybeApplied { // there is evidence that it was not applied
 			outcome, back.firstAttemptAt, back.newKey = "retried_new_key", nil, true
 		}
 		again = append(again, decision{s, change{outcome: outcome, status: "pending", requeue: back}})
@@ -503,24 +507,24 @@ func requeueUndos(ctx context.Context, tx pgx.Tx, agentRunID string, newKeys boo
 	return err
 }
 
-// Run is an agent run, as far as a chunk of the newest intents tells.
+// Run summarizes the intents of an agent run that are in one chunk of the newest intents.
 type Run struct {
 	AgentRunID string    `json:"agent_run_id"`
 	Intents    int       `json:"intents"` // undos included
 	Open       int       `json:"open"`    // pending or in progress
 	Unknown    int       `json:"unknown"`
-	Failed     int       `json:"failed"` // forward steps, and undos that failed
-	Saga       *string   `json:"saga"`   // its state; nil: the run was never rolled back
+	Failed     int       `json:"failed"` // steps and undos that failed, and steps that could not be undone
+	Saga       *string   `json:"saga"`   // state of its saga; nil: the run has none
 	BegunAt    time.Time `json:"begun_at"`
-	LastAt     time.Time `json:"last_at"` // when something of it was enqueued or ended last
+	LastAt     time.Time `json:"last_at"` // when an intent of it was last enqueued or ended
 }
 
-// RunsChunk is how many intents one page of runs looks at.
+// RunsChunk is how many intents each page of runs looks at.
 const RunsChunk = 1000
 
-// Runs groups the newest intents below an id by their run, the newest first; 0 begins with
-// the newest of all. next is the id for the next page, and 0 at the end. A run of which a page
-// shows a part comes again on the next page.
+// Runs groups the newest intents below an id by their run, and returns the runs with the newest first. below = 0 begins
+// with the newest intent of all. next is the id for the next page, and 0 at the end. If a page covers only a part of a
+// run's intents, the next page lists the run again.
 func (c *Console) Runs(ctx context.Context, below int64) (runs []Run, next int64, err error) {
 	if below == 0 {
 		below = math.MaxInt64
@@ -552,11 +556,11 @@ func (c *Console) Runs(ctx context.Context, below int64) (runs []Run, next int64
 	return runs, next, nil
 }
 
-// Span is one attempt in the time of its run.
+// Span is one attempt, for a run's chart over time.
 type Span struct {
 	IntentID      int64      `json:"intent_id"`
 	Attempt       int        `json:"attempt"`
-	StartedAt     *time.Time `json:"started_at"` // nil: nothing was sent, as when an operator decides
+	StartedAt     *time.Time `json:"started_at"` // nil: nothing was sent, as in an operator's entry
 	FinishedAt    time.Time  `json:"finished_at"`
 	Outcome       string     `json:"outcome"`
 	Status        string     `json:"status"`
@@ -567,15 +571,15 @@ type Span struct {
 // RunStory is a run with its steps, their undos and all attempts.
 type RunStory struct {
 	AgentRunID string     `json:"agent_run_id"`
-	Saga       *Saga      `json:"saga"` // nil: it was never rolled back
+	Saga       *Saga      `json:"saga"` // nil: the run has none
 	Steps      []SagaStep `json:"steps"`
-	Spans      []Span     `json:"spans"` // by intent and attempt
+	Spans      []Span     `json:"spans"` // in the order of intent and attempt
 	WaitsFor   []Wait     `json:"waits_for"`
 	Truncated  bool       `json:"truncated"` // the run has more steps or attempts than the limits
-	lacksSteps bool       // it has more steps
+	lacksSteps bool       // the run has more steps than the limit
 }
 
-// Conceal takes out what providers answered.
+// Conceal removes the responses of providers.
 func (s *RunStory) Conceal() {
 	for _, step := range s.Steps {
 		if step.Undo != nil {
@@ -587,13 +591,13 @@ func (s *RunStory) Conceal() {
 	}
 }
 
-// Limits of a run's story. A longer run is told by its first steps.
+// These are the limits of a run's story. The story of a longer run has only its first steps and attempts.
 const (
 	storySteps = 500
 	storySpans = 5000
 )
 
-// Story returns the first 500 intents of a run and their first 5,000 attempts.
+// Story returns the first 500 intents of a run and their first 5,000 attempts, or ErrNoRun.
 func (c *Console) Story(ctx context.Context, agentRunID string) (*RunStory, error) {
 	story := &RunStory{AgentRunID: agentRunID}
 	intents, err := collect(ctx, c.conn, "read the run's intents", pgx.RowToStructByPos[Intent], `SELECT `+statusColumns+` FROM outbox.standing WHERE agent_run_id = $1::text

@@ -505,6 +505,44 @@ func TestASagaIsNotResolvedWhileAWorkerTakesItsUndo(t *testing.T) {
 	}
 }
 
+// A worker has written that an undo had an effect, and is about to lock the saga. An operator writes to both, too.
+func TestASagaIsChangedWhileLateEvidenceOfAnUndoIsWritten(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	steps, undo := failedSaga(o, "failed")
+	if err := o.console().RetrySaga(t.Context(), "doomed", nil, false, signed); err != nil {
+		t.Fatal(err)
+	}
+	rows := o.claim()
+	o.exec(`DELETE FROM outbox.claim`)
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status)
+		SELECT id, (SELECT max(attempt) + 1 FROM outbox.attempt WHERE intent_id = id), 'saga', now(), 'rejected',
+			CASE WHEN compensates IS NULL THEN 'compensation_failed' ELSE 'failed' END
+		FROM outbox.intent WHERE id = ANY ($1)`, []int64{steps[0], undo})
+	o.exec(`UPDATE outbox.saga SET state = 'compensation_failed'`)
+	o.exec(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END $$`)
+	o.exec(`CREATE TRIGGER slow AFTER INSERT ON outbox.attempt FOR EACH ROW WHEN (NEW.error = 'late') EXECUTE FUNCTION slow()`)
+	gate := drainertest.Begin(t, o.db)
+	drainertest.Exec(t, gate, `SELECT pg_advisory_xact_lock(7)`)
+	recorded, retried := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := o.store.Commit(context.Background(), o.worker, settling(once, dispatch.Completed, rows...))
+		recorded <- err
+	}()
+	o.awaitWaiters(1)
+	console := o.console()
+	go func() { retried <- console.RetrySaga(context.Background(), "doomed", nil, false, signed) }()
+	o.awaitWaiters(2)
+	if err := gate.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if late, retry := <-recorded, <-retried; late != nil || retry != nil {
+		t.Errorf("the evidence is recorded with %v, and the saga retried with %v; want both done", late, retry)
+	}
+	o.assertStatus(undo, "completed")
+	o.assertStatus(steps[0], "completed")
+}
+
 // awaitWaiters returns once that many sessions of this database wait for a lock.
 func (o *outbox) awaitWaiters(want int) {
 	o.t.Helper()

@@ -165,7 +165,7 @@ func timeOf(cursor drainer.Cursor) pgtype.Timestamptz {
 	return at
 }
 
-// columnBytes is what claim.sql counts for the columns that are never large.
+// columnBytes is how many bytes claim.sql counts for the columns that are never large.
 const columnBytes = 512
 
 // claimedRow is a row with its place in the queue, from which the next claim goes on.

@@ -36,7 +36,7 @@ type Guard struct {
 	Log      *slog.Logger
 }
 
-// memory is what this process knows of the database's history. A database that lost commits has also lost its own
+// memory holds all that this process knows of the database's history. A database that lost commits has also lost its own
 // memory of them, so only a memory outside of it can notice the loss.
 type memory struct {
 	Guard

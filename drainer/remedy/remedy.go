@@ -1,5 +1,5 @@
-// Package remedy lists the errors that a user can meet, what each means and what to do
-// about it. Commands print it beside the error, and docs/errors.md is generated from it.
+// Package remedy lists the errors that a user can meet, with their meanings and remedies. Commands
+// print the remedy with the error, and docs/errors.md is generated from this package.
 package remedy
 
 import (
@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// Error is one error, or several with the same cure.
+// Error is one error, or several errors with the same remedy.
 type Error struct {
-	// Names are as they are shown, separated by spaces. A star at the end stands for any
-	// ending.
+	// Names are the names that users see, separated by spaces. A star at the end of a name
+	// stands for any ending.
 	Names string
 	Means string
 	Do    string
 }
 
-// OfAttempt finds the error class of an attempt, or of a step that could not be undone. It
-// reports false for a word of a provider's rule, of an adapter's program or of a broker.
+// OfAttempt returns the remedy for the error class of an attempt, or of a step that could not be undone. It
+// reports false for a class that comes from a provider's rule, an adapter's program or a broker.
 func OfAttempt(class string) (Error, bool) {
 	if found, known := find(Attempts, class); known {
 		return found, true
@@ -25,10 +25,10 @@ func OfAttempt(class string) (Error, bool) {
 	return find(Undos, class)
 }
 
-// OfEnqueue finds the SQLSTATE of a refused enqueue.
+// OfEnqueue returns the remedy for the SQLSTATE of a refused enqueue.
 func OfEnqueue(state string) (Error, bool) { return find(Enqueue, state) }
 
-// find prefers a whole name to the beginning of one, and a longer beginning to a shorter.
+// find prefers a whole name to a name with a star, and of several with a star the longest.
 func find(errors []Error, name string) (best Error, found bool) {
 	longest := -1
 	for _, one := range errors {
@@ -59,13 +59,13 @@ var Enqueue = []Error{
 	{"42501", "the login lacks the role `outbox_agent`", "`GRANT outbox_agent TO …`"},
 }
 
-// Exit is a code with which every command ends.
+// Exit is a code with which commands end.
 type Exit struct {
 	Code            int
 	Word, Means, Do string
 }
 
-// Exits are in the order of their codes, which begin at 0.
+// Exits lists the exit codes in their order, from 0 on.
 var Exits = []Exit{
 	{0, "ok", "done", ""},
 	{1, "failed", "the command's last line says why", "what that line says"},
@@ -75,7 +75,7 @@ var Exits = []Exit{
 	{5, "schema behind", "the schema is older than this program", "`drainer migrate up` as the schema's owner"},
 }
 
-// ExitCodes is a sentence with all of them, for a terminal of 80 columns.
+// ExitCodes returns a sentence with all exit codes, wrapped at 80 columns.
 func ExitCodes() string {
 	text, column := "Exit codes:", len("Exit codes:")
 	for i, exit := range Exits {
@@ -92,18 +92,18 @@ func ExitCodes() string {
 	return text
 }
 
-// Undos are the reasons for which a completed step is not undone: the detail of its
+// Undos lists the reasons why a completed step is not undone. The reason is the detail of its
 // incident.
 var Undos = []Error{
 	{"no_reversal", "its tool says neither `compensate_with` nor `compensation: none`", "undo it by hand, or configure it, then `sagas retry`"},
 	{"reversal_window_expired", "it is older than the tool's `reversal_window`", "settle it with the provider, then `sagas retry --undone`"},
-	{"undo_failed", "the undo was refused, or its outcome is not known", "`sagas show` has its attempts; then `sagas retry`, or undo it by hand"},
-	{"undo_payload_failed undo_payload_no_object undo_payload_incomplete undo_payload_unstorable undo_payload_timeout", "`compensate_with.payload` fails, gives no object, one with a null, more than 1 MiB or what Postgres cannot store, or takes over a second", "correct the expression, and `sagas retry`"},
-	{"late_effect", "it, or its undo, completed after the rollback", "`sagas retry`"},
-	{"steps_forgotten", "steps were [pruned](retention.md#runs-in-use); the others are undone", "look for them at the providers, then `sagas resolve`"},
+	{"undo_failed", "the undo was refused, or its outcome is unknown", "`sagas show`; then `sagas retry`, or undo it by hand"},
+	{"undo_payload_failed undo_payload_no_object undo_payload_incomplete undo_payload_unstorable undo_payload_timeout", "`compensate_with.payload` fails, gives no object, one with a null, more than 1 MiB or what Postgres cannot store, or takes over a second", "correct it, then `sagas retry`"},
+	{"late_effect", "it, or its undo, completed after the rollback or an undo by hand", "`sagas retry`; if the saga has not failed, settle it and acknowledge"},
+	{"steps_forgotten", "steps were [pruned](retention.md#runs-in-use); the others are undone", "look at the providers, then `sagas resolve`"},
 }
 
-// Attempts are the error classes of attempts, by where they come from.
+// Attempts lists the error classes of attempts, by their source.
 var Attempts = []Error{
 	// drainer itself
 	{"unrenderable_request", "the tool's expressions made no request of the payload; the problem says which", "correct the expression, then retry"},
@@ -117,7 +117,7 @@ var Attempts = []Error{
 	{"worker_lost", "the process died, or lost its lease", "nothing, unless often: look at memory limits"},
 	{"run_compensating", "its run is rolled back", "see `sagas show`"},
 	{"unstorable_response", "Postgres refused to store the answer", "read it at the provider"},
-	// the way
+	// the network
 	{"dial dns tls", "no connection: name, port or certificate are wrong, or nothing listens", "`drainer doctor` tests the way; it is retried"},
 	{"egress_refused", "the rules of `egress` forbid the address", "`allow` it, if it is meant"},
 	{"untrusted_socket", "another process could be at the end of the socket", "correct owner and mode of socket and folder"},
@@ -168,7 +168,7 @@ var Attempts = []Error{
 	// postgres, log
 	{"sqlstate_*", "Postgres' own code", "22, 23: the payload; 42: table, function or privilege; others pass"},
 	{"function_*", "the recipient's function said so", "read its response"},
-	{"row_of_another_key", "the inbox has this four-tuple under another key", "give each outbox its own inbox"},
+	{"row_of_another_key", "the inbox has this four-tuple under another key", "give each outbox its own inbox; after `--new-key`, resolve it as completed"},
 	{"row_missing rolled_back", "the row or the commit was taken away", "look at triggers of the recipient's table"},
 	{"open write sync malformed_payload", "the `log` adapter cannot write its file, or the payload is no JSON", "check path, permissions and space"},
 }

@@ -237,7 +237,7 @@ func (s *Server) initialize(ctx context.Context) error {
 	}
 	s.URL = (&url.URL{
 		Scheme: "postgres", User: url.UserPassword("postgres", password),
-		Path: "postgres", RawQuery: "sslmode=disable",
+		Path: "/postgres", RawQuery: "sslmode=disable",
 	}).String()
 	return nil
 }

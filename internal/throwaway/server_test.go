@@ -3,6 +3,7 @@ package throwaway
 import (
 	"context"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"strconv"
@@ -42,6 +43,9 @@ func TestAServerWhosePortIsTakenStartsAtAnother(t *testing.T) {
 	server := start(t, func(s *Server) { s.port = taken })
 	if port := query(t, server, "SHOW port"); port == strconv.Itoa(taken) {
 		t.Errorf("it says that it has port %s", port)
+	}
+	if at, err := url.Parse(server.URL); err != nil || at.Path != "/postgres" {
+		t.Errorf("its URL names the database %q, %v", at.Path, err)
 	}
 }
 

@@ -329,6 +329,8 @@ const (
 	FailureIsTold
 	// LateIsTold: an effect that becomes known after its run was rolled back fails the saga.
 	LateIsTold
+	// LateUndoIsTold: an undo that becomes known after its step was undone by hand opens an incident.
+	LateUndoIsTold
 	// LateMarks: the worker that reports such an effect writes the saga.
 	LateMarks
 	// NewsDropAhead: decisions ahead are dropped once anything else happens to the run.
@@ -343,7 +345,7 @@ const (
 
 var guardNames = []string{
 	"EnqueueLooks", "ClaimLooks", "ClaimAsks", "FailureBegins", "HaltWaits", "OpenComesFirst", "NewestFirst", "OnePass", "OneUndo",
-	"KeyedUndo", "UndoIsNoted", "NotesLater", "FailureIsTold", "LateIsTold", "LateMarks", "NewsDropAhead", "ResolveWaits",
+	"KeyedUndo", "UndoIsNoted", "NotesLater", "FailureIsTold", "LateIsTold", "LateUndoIsTold", "LateMarks", "NewsDropAhead", "ResolveWaits",
 	"LostCommitsLeaveDoubt", "LostUndosLeaveDoubt",
 }
 
@@ -411,6 +413,7 @@ const (
 	ClosedIsLoud  = "a closed run takes no further step"
 	UndoneOnce    = "an undo is applied once, and to what was applied"
 	FailureTold   = "a saga that failed has an open incident"
+	DoubleTold    = "a late undo of a step that was undone by hand opens an incident"
 	ResolvedRests = "a resolved saga sends nothing more"
 )
 
@@ -422,6 +425,7 @@ var properties = []explore.Property[State]{
 	explore.Always(ResolvedRests, func(s *State) bool {
 		return s.Saga != Resolved || s.all(func(step *Step) bool { return !step.Undo.isOpen() })
 	}),
+	{Name: DoubleTold, Holds: doubleIsTold},
 	{Name: NewestIsFirst, Holds: newestIsFirst},
 	{Name: FailureIsBack, Holds: failureIsBack},
 	{Name: ClosedIsShut, Holds: closedIsShut},
@@ -460,6 +464,17 @@ func newestIsFirst(from State, step explore.Step[State]) bool {
 			if j != i && isLater && !step.To.Steps[j].isClosed() {
 				return false
 			}
+		}
+	}
+	return true
+}
+
+func doubleIsTold(from State, step explore.Step[State]) bool {
+	for i := range from.Steps {
+		before, after := &from.Steps[i], &step.To.Steps[i]
+		comesLate := before.Undo.Status != completed && after.Undo.Status == completed && step.Who != theOperator
+		if comesLate && before.Status == compensated && !after.Incident {
+			return false
 		}
 	}
 	return true

@@ -80,6 +80,7 @@ var mutants = []struct {
 	{saga.NotesLater, once, explore.ComesToRest},
 	{saga.FailureIsTold, once, saga.FailureTold},
 	{saga.LateIsTold, once, saga.NetZero},
+	{saga.LateUndoIsTold, once, saga.DoubleTold},
 	{saga.LateMarks, once, saga.NetZero},
 	{saga.NewsDropAhead, once, saga.NetZero},
 	{saga.ResolveWaits, once, saga.ResolvedRests},

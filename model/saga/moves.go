@@ -378,6 +378,7 @@ func (n *next) undoStep(i int) {
 		n.Chance(undoNames[i], "is reported as applied, late", func(s *State) {
 			s.Steps[i].Undo.settle(completed)
 			n.mark(s)
+			s.Steps[i].Incident = s.Steps[i].Incident || s.Steps[i].Status == compensated && n.keeps(LateUndoIsTold)
 			s.tellLate(i)
 		})
 	}

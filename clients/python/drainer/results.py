@@ -381,7 +381,7 @@ class _Link:
 def _connect(database: str | Callable[[], Any]) -> _Link:
     if callable(database):
         place, connect = (database.place, database.connect) if isinstance(database, Way) else (None, database)
-        owner = getattr(connect, "__self__", None)  # of a method
+        owner = _owner(connect)
         if hasattr(owner, "getconn") or _is_shared(getattr(owner, "pool", None)):  # a pool of psycopg or psycopg2, or an engine
             raise DrainerError(NO_POOL)
         return _dbapi(connect(), place)
@@ -507,8 +507,13 @@ def pool_of(connection: Any, connect: object = None) -> Any:
     """
     if hasattr(connection, "detach"):  # SQLAlchemy's, which goes back to its pool as it is closed
         return None
-    owner = getattr(connect, "__self__", None)
+    owner = _owner(connect)
     return getattr(connection, "_pool", None) or (owner if hasattr(owner, "putconn") else None)
+
+
+def _owner(connect: object) -> Any:
+    """The object whose method it is, also within a functools.partial, or None."""
+    return getattr(getattr(connect, "func", connect), "__self__", None)
 
 
 def _is_shared(pool: Any) -> bool:

@@ -632,7 +632,7 @@ class TestFunctions(Results):
         with others.cursor() as cursor:
             cursor.execute("SET LOCAL application_name = 'in a transaction'")
         threaded = ThreadedConnectionPool(0, 1, world.AGENT)
-        for connect in (engine.raw_connection, lambda: engine.raw_connection(), threaded.getconn):
+        for connect in (engine.raw_connection, lambda: engine.raw_connection(), threaded.getconn, functools.partial(threaded.getconn)):
             with self.assertRaisesRegex(DrainerError, "not take it from a pool"):
                 box.wait(connect, intent, timeout=PATIENCE)
         threaded.putconn(threaded.getconn())  # its one place is free

@@ -1,12 +1,12 @@
--- $1 channel, $2 seconds between two pages, $3 seconds between two about a group that grows,
--- $4 limit; of the incidents that the channel gets, $5 kinds, $6 providers and $7 tools, null
--- for all. What the channel is to be told, unless a process is at it or has just failed: what is
--- open and new to it, what grew, what is old news; and what it believes to be open and is not.
--- A group that spans providers has '' for one. Where the intent that was refused is not known any more, the incident's
--- detail lists the gates, providers and tools: its name is the first that the channel gets, and it is over for a channel
--- whose gates have left it.
+-- $1 channel, $2 seconds between two pages about the same group, $3 seconds between two about a group that grows,
+-- $4 limit; of the incidents that the channel gets, $5 the kinds, $6 the providers and $7 the tools (null: all).
+-- Returns the channel's due pages: groups that are new to it, that have grown or whose page is repeated, and groups of
+-- which the last page no longer tells the state. It leaves out pages that a process is sending or has just failed to
+-- send. The provider of a group that spans providers is ''. If the intent that was refused is not known any more, the
+-- incident's detail lists the gates, which are providers or tools. The incident then has the name of the first gate that
+-- the channel gets. It is over for a channel none of whose gates is listed any more.
 WITH groups AS MATERIALIZED (
-  -- Lists, and no join of every incident with every page: statistics may be missing, and the plan as bad.
+  -- Lists replace a join of each incident with each page: without statistics, such a join may have a bad plan.
   SELECT i.kind, named.provider, pg_catalog.array_agg(i.id) AS ids, pg_catalog.array_agg(tool.name) AS names, pg_catalog.array_agg(i.opened_at) AS opened,
          pg_catalog.array_agg(i.acknowledged_at IS NULL) AS open
   FROM outbox.incident i LEFT JOIN outbox.intent t ON t.id = i.intent_id
@@ -35,7 +35,8 @@ WITH groups AS MATERIALIZED (
     AND (tool.name IS NOT NULL OR t.id IS NULL AND f.kind = ANY (ARRAY['credentials_refused', 'forbidden', 'misconfigured']))
   WINDOW openings AS (PARTITION BY f.kind, named.provider ORDER BY p.newest, p.incident_id)
 ), members AS (
-  -- An incident is a member of the first opening that was told as late as it opened, and may join the last one.
+  -- An incident belongs to the first opening with a page as new as the incident. If there is none, it belongs to the
+  -- last opening.
   SELECT s.incident_id, s.generation, m.*
   FROM standing s JOIN groups g ON g.kind = s.kind AND g.provider = s.provider
   CROSS JOIN LATERAL (
@@ -64,7 +65,7 @@ WITH groups AS MATERIALIZED (
   UNION ALL
   SELECT incident_id, name, generation, state, CASE state WHEN 'open' THEN open_now ELSE count END, CASE state WHEN 'open' THEN newest_now ELSE newest END,
          tried_at, left_until, opened_at, sends,
-         CASE WHEN told IS NULL THEN 'missed'  -- or two senders met
+         CASE WHEN told IS NULL THEN 'missed'  -- or two processes sent the page at the same time
               WHEN told <> state THEN 'end'
               WHEN open_now > count OR newest_now > newest OR tries > 0 THEN 'growth'
               ELSE 'repetition' END
@@ -74,16 +75,16 @@ WITH groups AS MATERIALIZED (
           tries > 0 OR told_at <= now() - make_interval(secs => $2::float8) OR told_at > now() + interval '1 minute'
           OR (open_now > count OR newest_now > newest) AND (open_now >= 2 * count OR told_at <= now() - make_interval(secs => $3::float8)))
 ), next AS (
-  -- Each kind of news has its share. In a strict order one that never ends would keep out the next: new
-  -- groups what the channel missed, pages that it refuses every repetition. Chance gives each
-  -- its turn also where a single page is asked for, time after time.
+  -- Each kind of page has its share. In a strict order, a kind that never ends would keep out the next: new groups would
+  -- keep out missed pages, and pages that the channel refuses would keep out repetitions. random() gives each kind a
+  -- turn even if only a single page is asked for each time.
   SELECT *, CASE news WHEN 'new' THEN 1 WHEN 'repetition' THEN 4 ELSE 2 END::float8
             * ((row_number() OVER (PARTITION BY news ORDER BY coalesce(tried_at, opened_at), id))::float8 - random()) AS turn
   FROM due
   WHERE left_until IS NULL OR left_until <= now() OR tried_at > now() + interval '1 minute'
   ORDER BY turn LIMIT $4::int
 )
-SELECT (SELECT left(encode(sha256(key), 'hex'::text), 12) FROM outbox.fingerprint_key),  -- which outbox it is; a hash betrays no key
+SELECT (SELECT left(encode(sha256(key), 'hex'::text), 12) FROM outbox.fingerprint_key),  -- identifies the outbox; the hash does not reveal the key
        n.id, n.generation, n.state, i.kind, i.intent_id, n.name,
        coalesce(outbox.idempotency_key(t.agent_run_id, t.step_id, t.tool_name, t.business_scope, t.namespace, NULL,
          (SELECT generation FROM outbox.generation g WHERE g.intent_id = t.id)), ''), i.opened_at,

@@ -1,5 +1,5 @@
--- $1 tools, $2 the seconds after the first send when the end of each one's retries is near,
--- $3 how many of the oldest rows in doubt are looked at.
+-- $1 tools, $2 how many seconds after a first send the end of each tool's retries is near, $3 how many of the oldest
+-- rows in doubt are looked at.
 WITH oldest AS MATERIALIZED (
   SELECT provider, intent_id, first_attempt_at FROM outbox.queue
   WHERE maybe_applied AND NOT lookup ORDER BY first_attempt_at LIMIT $3::int

@@ -1,4 +1,5 @@
--- Duplicates seen in ($1, $2]. Each intent is looked up by its id, whatever the planner thinks of the tables' sizes.
+-- Counts the duplicates seen after $1 and up to $2. The subquery makes the planner look each intent up by its id, also if
+-- its statistics are wrong.
 WITH repeated AS MATERIALIZED (
   SELECT intent_id, count(*) AS times FROM outbox.duplicate WHERE seen_at > $1::timestamptz AND seen_at <= $2::timestamptz GROUP BY intent_id
 ), named AS MATERIALIZED (

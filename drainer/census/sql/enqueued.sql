@@ -1,6 +1,7 @@
--- $1 how many are looked at. Ids up to the newest of the last sample that are not counted yet: a transaction has that
--- long to commit, and one that takes longer is not counted. Of more than $1, so many at random places stand for
--- all. Each intent is looked up by its id, whatever the planner thinks of the table's size.
+-- $1 how many intents are looked at. Counts the ids that are not counted yet, up to the newest id of the sample before.
+-- So a transaction has the time between two samples to commit; if it takes longer, it is not counted. If there are more
+-- than $1 ids, $1 of them at random places represent all. The subquery makes the planner look each intent up by its id,
+-- also if its statistics are wrong.
 WITH newest AS MATERIALIZED (
   SELECT coalesce(max(id), 0::bigint) AS id FROM outbox.intent
 ), before AS MATERIALIZED (

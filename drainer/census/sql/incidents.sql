@@ -1,6 +1,6 @@
--- $1 kinds, $2 where counting stops, $3 how many of the longest open, and of the pages, are looked at for one that no
--- channel was told of, $4 the kinds that wake a human. An incident was told of with the group of its kind and provider:
--- where its intent is not known any more, that of any gate that its detail lists, and of no other detail.
+-- $1 kinds, $2 limit of the counts, $3 how many of the longest open incidents, and of the pages, are looked at to find an
+-- incident about which no channel was paged, $4 the kinds of severity page. A page is about the group of a kind and a
+-- provider. If the intent that was refused is not known any more, the providers are those of the gates in the detail.
 WITH told AS MATERIALIZED (
   SELECT f.kind, CASE WHEN f.kind = 'unconfigured_provider' THEN '' ELSE coalesce(t.provider, split_part(gate.name, '/'::text, 1), '') END AS provider, max(p.newest) AS newest
   FROM (SELECT incident_id, newest FROM outbox.page WHERE told IS DISTINCT FROM 'resolved' AND told IS NOT NULL LIMIT $3::int) p

@@ -1,6 +1,6 @@
--- One element a provider: $1 its name, $2 to $5 its attempts of the minute that has ended, $6 how long they took, $7 the
--- age of its oldest due row. Another daemon adds to the same rows. The arrays of $6 are as texts: those of an array
--- of arrays would have to be equally long.
+-- One element a provider: $1 name, $2 to $5 its attempts in the minute that has ended, $6 their durations by bucket, $7
+-- the age of its oldest due row. All daemons add to the same rows. $6 has arrays as texts, because the inner arrays of
+-- an array must all have the same length.
 WITH gone AS (
   DELETE FROM outbox.minute WHERE at < now() - interval '61 minutes'
 )

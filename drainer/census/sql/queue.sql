@@ -1,5 +1,5 @@
--- $1 where counting stops, of each provider's due rows and of those that wait for their time,
--- $2 the configured providers, $3 how many others are looked at. Rows of an operation that is shut wait under its name.
+-- $1 limit of the counts of each provider's due rows and of its rows that are not yet due, $2 the configured providers,
+-- $3 how many other providers are looked at. Rows of an operation that is shut wait under the operation's name.
 SELECT p.name, waiting.rows, due.rows, coalesce(extract(epoch FROM now() - oldest.next_attempt_at), 0)::float8
 FROM (
   SELECT pg_catalog.unnest($2::text[]) COLLATE "C" AS name UNION

@@ -1,4 +1,4 @@
--- $1 provider; empty for all, and for the operations that are shut.
+-- $1 provider or operation; '': all providers, and the operations that are shut.
 SELECT p.name, p.paused, p.state, p.reason, p.shut_at, CASE WHEN p.state <> 'closed' THEN p.open_until END, o.done_at, o.operator, o.reason
 FROM (
   SELECT name, paused, state, reason, shut_at, open_until FROM outbox.provider

@@ -1,4 +1,4 @@
--- $1 run. Its steps, undos not counted.
+-- $1 run. Counts its steps without undos.
 SELECT g.state,
        count(*) FILTER (WHERE s.status = 'cancelled'),
        count(*) FILTER (WHERE s.status = 'in_progress'),

@@ -1,6 +1,6 @@
--- $1 statuses, $2 provider and $3 run ('' for any), $4 seconds since the enqueueing, $5 limit, $6 only what waits for a time to come. Looks where
--- intents of such statuses can be, rather than at every intent that ever was. What a saga that ended well has
--- settled is left out; a step that is unknown then still has its incident.
+-- $1 statuses, $2 provider and $3 run ('': any), $4 seconds since the enqueueing, $5 limit, $6 only intents whose next
+-- attempt is in the future. Reads the places where intents of these statuses can be, and not all intents. It leaves out
+-- the intents of a saga that ended well, except unknown steps, which still have their incident.
 SELECT s.intent_id
 FROM outbox.standing s
 WHERE s.intent_id IN (

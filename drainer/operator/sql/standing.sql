@@ -1,6 +1,6 @@
--- $1 intents. What an action is decided on, read in one snapshot. The clock of a key starts at the
--- first attempt that may have sent it, or at the first since an operator last accepted a duplicate or asked
--- for a new key.
+-- $1 intents. Returns the facts by which an action is decided, from one snapshot. The clock of a key starts at the
+-- first attempt that may have sent it. If an operator has accepted a duplicate or asked for a new key, it starts at
+-- the first attempt after the last such decision.
 WITH lost AS MATERIALIZED (SELECT * FROM outbox.in_doubt())
 SELECT s.intent_id, s.agent_run_id, s.step_id, s.tool_name, s.business_scope, s.status,
        coalesce(q.attempt, history.newest, 0) AS attempt,
@@ -27,7 +27,7 @@ CROSS JOIN LATERAL (
     WHERE outcome IN ('retried_may_duplicate', 'retried_new_key', 'retried_new_key_may_duplicate')) AS accepted
   FROM outbox.attempt a WHERE a.intent_id = s.intent_id) history
 CROSS JOIN LATERAL (
-  -- a retry of it may have been sent by an attempt that is lost
+  -- a lost attempt may have sent a retry of it
   SELECT s.finished_at IS NOT NULL AND s.status IN ('failed', 'cancelled', 'unknown') AND history.changed_at <= lost.settled_by AS before_loss
 ) settled
 CROSS JOIN LATERAL (

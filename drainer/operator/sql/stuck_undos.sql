@@ -1,4 +1,4 @@
--- $1 run. A step that was undone by hand needs its undo no more.
+-- $1 run. Returns the undos that settled without completing, except those of steps that were undone by hand.
 SELECT u.intent_id FROM outbox.standing u
 JOIN outbox.intent i ON i.id = u.intent_id
 JOIN outbox.standing undone ON undone.intent_id = i.compensates

@@ -1,12 +1,12 @@
--- $1 how many queued rows of each tenant are looked at, $2 how many claimed ones of all, $3 names after this one,
--- $4 how many tenants. Agents make names of lanes up: 1,000 of those are looked at.
+-- $1 how many queued rows of each tenant are looked at, $2 how many claimed rows of all tenants, $3 only names after
+-- this one, $4 how many tenants. Agents can make up names of lanes, so at most 1,000 lanes are looked at.
 WITH RECURSIVE lane AS ( -- a loose index scan: one look a lane, however many rows it has
   (SELECT provider FROM outbox.queue ORDER BY provider LIMIT 1)
   UNION ALL
   SELECT (SELECT q.provider FROM outbox.queue q WHERE q.provider > lane.provider ORDER BY q.provider LIMIT 1)
   FROM lane WHERE lane.provider IS NOT NULL
 ), looked AS MATERIALIZED (
-  -- each LIMIT 1 keeps it a look a row
+  -- LIMIT 1 makes each of these one index look a row
   SELECT (SELECT tenant FROM outbox.intent WHERE id = r.intent_id LIMIT 1),
          (SELECT true FROM outbox.attempt a WHERE a.intent_id = r.intent_id AND a.attempt = r.attempt LIMIT 1) AS ended
   FROM (SELECT r.intent_id, r.attempt FROM outbox.claim c
@@ -20,7 +20,7 @@ FROM (SELECT * FROM outbox.tenant WHERE name > $3::text COLLATE "C" ORDER BY nam
 CROSS JOIN LATERAL (SELECT count(*) AS rows, coalesce(sum(bytes), 0)::bigint AS bytes FROM (
   SELECT q.bytes FROM (SELECT provider FROM lane LIMIT 1000) lane CROSS JOIN LATERAL (
     SELECT bytes FROM outbox.queue WHERE provider = lane.provider AND tenant = t.tenant_id
-    ORDER BY next_attempt_at LIMIT $1::int) q  -- in this order, so that the index leads to them
+    ORDER BY next_attempt_at LIMIT $1::int) q  -- in the order of the index
   LIMIT $1::int) q) queued
 CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (
   SELECT FROM (SELECT provider FROM lane LIMIT 1000) lane CROSS JOIN LATERAL (

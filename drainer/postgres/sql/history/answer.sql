@@ -1,9 +1,11 @@
--- $1 the workers of this process, $2 the history that it looks at, $3 the one that it knew, $4 how far it saw that; then one
--- element a commit that it was told of since: $5 its claim, or 0, and $6 an intent of which it made $7 an attempt; $8 whether it remembers
--- all of them, which a process that only read its witness does not; $9 the worker of each commit: where another has made the attempt
--- of that number, it was given twice.
--- Commits are lost from the last one backwards, so one row of each shows them all. Records whether all are there; where
--- one is not, the history is accepted no longer: but where an operator did who expected it, and all is in doubt.
+-- $1 the workers of this process, $2 the history that it looks at, $3 the history that it knew before, $4 the last
+-- position in the log that it saw of that one; then one element for each commit of this process since: $5 its claim
+-- or 0, $6 one of its intents, $7 the number of the attempt; $8 whether the process remembers all such commits (a
+-- process that only read its witness does not); $9 the worker of each commit. If another worker made the attempt of
+-- that number, the number was used twice, so the commit is lost.
+-- Commits are lost from the last one backwards, so one row of each commit shows whether it is there. Records whether
+-- all are there. If one is missing, the history is no longer accepted, unless it is accepted with all that was queued
+-- before it in doubt: then the operator expected the loss.
 WITH gone AS MATERIALIZED (
   SELECT NOT EXISTS (SELECT FROM outbox.history WHERE id = $3::int AND (lsn >= $4::pg_lsn) IS NOT FALSE)
     OR EXISTS (

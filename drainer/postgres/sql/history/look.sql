@@ -1,8 +1,10 @@
--- $1 the history that this process knows, 0 for none; $2 how far it saw it; $3 whether every worker has had the time to say that
--- its commits are there; $4 who accepts another history at once, or ''.
--- Compares where the server is with what the newest row says, and begins another row where commits may have been lost.
--- Of two that look at once the first begins it.
--- Returns how far the server remembers: what this statement wrote, unless another heartbeat was writing.
+-- $1 the history that this process knows, 0 for none; $2 the last position in the log that it saw of that history; $3
+-- whether each worker has had the time to answer that its commits are there; $4 who accepts another history at
+-- once, or ''.
+-- Compares the server's identity and position with the newest row, and begins another row if commits may have been
+-- lost. If two processes look at the same time, the first begins the row.
+-- Returns the position that the server will remember: the one that this statement wrote, or the previous one if
+-- another heartbeat was writing.
 WITH here AS MATERIALIZED (
   SELECT system_identifier, timeline, lsn, (SELECT oid FROM pg_database WHERE datname = current_database()) AS database_oid
   FROM outbox.whereabouts()
@@ -30,7 +32,7 @@ WITH here AS MATERIALIZED (
       doubted_before = CASE WHEN r.id IS NULL OR h.lost THEN h.doubted_before ELSE r.doubted_before END,
       doubted_through = CASE WHEN r.id IS NULL OR h.lost THEN h.doubted_through ELSE r.doubted_through END
   FROM here LEFT JOIN resumes r ON true
-  -- a heartbeat waits for no other
+  -- SKIP LOCKED: a heartbeat does not wait for another
   WHERE h.id = (SELECT o.id FROM outbox.history o WHERE o.id = (SELECT id FROM was WHERE differs IS NULL) FOR UPDATE SKIP LOCKED)
   RETURNING h.id, h.accepted_by, h.lsn
 ), begun AS (
@@ -54,7 +56,7 @@ WITH here AS MATERIALIZED (
   UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'drainer'
   WHERE kind = 'history_changed' AND resolved_at IS NULL AND EXISTS (SELECT FROM noted JOIN resumes USING (id) WHERE accepted_by IS NOT NULL)
 )
--- no row where another worker began one after this statement did
+-- returns no row if another worker has begun a history since this statement began
 SELECT id, coalesce(lsn, '0/0')::text, coalesce(here_lsn, '0/0')::text, coalesce(change, '') FROM (
   SELECT begun.id, begun.lsn, here.lsn AS here_lsn, begun.change FROM begun, here
   UNION ALL

@@ -1,6 +1,6 @@
 -- $1 operator, $2 reason; then one element a row: $3 intent, $4 the newest attempt number when this was decided.
--- Rows that wait become due now, with all that they had: tries, doubt and its clock, and the question. What a
--- worker or another operator holds is left to them.
+-- Makes waiting rows due now. They keep their tries, their doubt with its clock, and their lookup. Rows that a worker or
+-- another operator holds are not changed.
 WITH taken AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
     SELECT q.ctid FROM outbox.queue q JOIN unnest($3::bigint[], $4::int[]) AS asked (intent_id, attempt) USING (intent_id, attempt)

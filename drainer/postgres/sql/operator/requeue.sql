@@ -1,7 +1,7 @@
--- $1 operator, $2 reason; then one element a row: $3 intent, $4 the newest attempt number when this was
--- decided, $5 outcome, $6 first attempt, $7 maybe applied, $8 the fallback
--- that may have done so, $9 whether to ask before acting, $10 whether under a new key, $11 whether
--- it settled before commits were lost: a claim then takes it for one that waited. The first to append the next number wins.
+-- $1 operator, $2 reason; then one element a row: $3 intent, $4 the newest attempt number when this was decided, $5
+-- outcome, $6 first attempt, $7 maybe applied, $8 the fallback that may have applied it, $9 whether to look it up before
+-- it is sent, $10 whether to send it under a new key, $11 whether it settled before commits were lost; a claim then
+-- treats it like a row that was queued at that time. The first transaction to append the next number wins.
 -- The entry takes a number of its own, and the tries start again.
 WITH asked AS (
   SELECT * FROM unnest($3::bigint[], $4::int[], $5::text[], $6::timestamptz[], $7::boolean[], $8::text[], $9::boolean[], $10::boolean[], $11::boolean[])
@@ -10,7 +10,7 @@ WITH asked AS (
   INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, next_attempt_at, reason)
   SELECT intent_id, attempt + 1, $1::text, outcome, 'pending', now(), $2::text
   FROM asked
-  ORDER BY intent_id  -- two operators meet in one order, so neither waits for the other in a circle
+  ORDER BY intent_id  -- two operators insert in the same order, so that they do not deadlock
   ON CONFLICT DO NOTHING RETURNING intent_id, attempt, next_attempt_at
 ), requeued AS (
   INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, first_attempt_at, maybe_applied, via, lookup, bytes, tenant, era)

@@ -1,4 +1,4 @@
--- $1 run, $2 operator, $3 reason. An undo that waits is not sent any more, unless it may have been applied.
+-- $1 run, $2 operator, $3 reason. Cancels the undos that wait, except those that may have been applied.
 WITH resolved AS MATERIALIZED (
   SELECT $1::text AS agent_run_id WHERE outbox.operate_run($1::text, 'resolve_saga', $2::text, $3::text)
 ), withdrawn AS (

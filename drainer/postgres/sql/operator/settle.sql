@@ -1,6 +1,6 @@
 -- $1 operator, $2 outcome, $3 status, $4 provider reference, $5 reason; then one element a row: $6 intent,
--- $7 the newest attempt number when this was decided, $8 whether it was queued. The first to take the queue
--- row or to append the next number wins. What a claim or another operator holds is left to them.
+-- $7 the newest attempt number when this was decided, $8 whether it was queued. The first transaction to take the
+-- queue row or to append the next number wins. Rows that a claim or another operator holds are not changed.
 WITH asked AS (
   SELECT * FROM unnest($6::bigint[], $7::int[], $8::boolean[]) AS a (intent_id, attempt, queued)
 ), taken AS (
@@ -11,9 +11,9 @@ WITH asked AS (
   INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, provider_ref, reason)
   SELECT intent_id, attempt + 1, $1::text, $2::text, $3::text, nullif($4::text, ''), $5::text
   FROM asked WHERE NOT queued OR intent_id IN (SELECT intent_id FROM taken)
-  ORDER BY intent_id  -- two operators meet in one order, so neither waits for the other in a circle
+  ORDER BY intent_id  -- two operators insert in the same order, so that they do not deadlock
   ON CONFLICT DO NOTHING RETURNING intent_id
-), waiting AS MATERIALIZED (  -- sagas that may wait for it: in one order, as workers lock them
+), waiting AS MATERIALIZED (  -- sagas that may wait for the intents, locked in the same order as by workers
   SELECT agent_run_id FROM outbox.saga
   WHERE agent_run_id = ANY (ARRAY(SELECT agent_run_id FROM outbox.intent WHERE id = ANY (ARRAY(SELECT intent_id FROM appended))))
   ORDER BY agent_run_id FOR UPDATE

@@ -1,6 +1,6 @@
--- $1 run, $2 operator, $3 reason, $4 limit. Takes out of the queue the rows that
--- cannot have been applied; the rest is for its lane to look up. What a claim holds at
--- this moment began before the run was closed.
+-- $1 run, $2 operator, $3 reason, $4 limit. Cancels the queued rows of the run that cannot have been applied. The other
+-- rows stay in the queue, and their lane looks them up. A row that a claim holds at this moment was claimed before the
+-- run was closed.
 WITH stopped AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
     SELECT q.ctid FROM outbox.intent i JOIN outbox.queue q ON q.intent_id = i.id

@@ -1,5 +1,5 @@
--- Opens an incident if keys have collided since the last look, on the intent
--- that was hit last. The watermark's lock lets one look at a time do so.
+-- Opens an incident if keys have collided since the last look, on the intent of the last collision. The
+-- watermark's row lock lets only one look at a time do that.
 WITH grown AS (
   INSERT INTO outbox.watermark AS w (name, value)
   SELECT 'collisions', last_value FROM outbox.collisions WHERE last_value > 0

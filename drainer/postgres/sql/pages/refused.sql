@@ -1,7 +1,7 @@
--- One incident for each gate that is shut because this side was refused, on the oldest row that waits for it; where a
--- fallback serves them all, or the gate is that of a fallback, on the intent that was refused last. An intent has one
--- incident of a kind: its detail names all its gates. It has no intent where none is known. Resolved once none of its
--- gates is shut for that any more.
+-- Opens an incident for each gate that is shut because the provider refused the daemon, on the oldest row that waits for
+-- the gate. If no row waits, because a fallback serves all rows or the gate belongs to a fallback, the incident is on the
+-- intent that was refused last. If no intent is known, the incident has none. An intent has one incident of a kind,
+-- whose detail names all of its gates. It is resolved once none of these gates is shut for this reason any more.
 WITH shut AS MATERIALIZED (
   SELECT reason AS kind, name, refused_intent FROM outbox.provider WHERE state <> 'closed' AND reason = 'credentials_refused'
   UNION ALL
@@ -19,7 +19,7 @@ WITH shut AS MATERIALIZED (
     ORDER BY r.next_attempt_at, r.intent_id LIMIT 1) oldest ON true
   LEFT JOIN outbox.intent i ON i.id = coalesce(oldest.intent_id, shut.refused_intent)
   WHERE NOT EXISTS (SELECT FROM known WHERE known.kind = shut.kind AND known.name = shut.name)
-), gates AS MATERIALIZED (  -- of each incident, from now on
+), gates AS MATERIALIZED (  -- the gates of each incident from now on
   SELECT kind, intent_id, max(agent_run_id) AS agent_run_id, pg_catalog.string_agg(name, ', '::text ORDER BY name) AS detail, bool_or(is_fresh) AS grows
   FROM (SELECT kind, intent_id, name, NULL AS agent_run_id, false AS is_fresh FROM known WHERE name IS NOT NULL
         UNION ALL SELECT kind, intent_id, name, agent_run_id, true FROM fresh) g

@@ -1,11 +1,11 @@
--- $1 the providers that this process serves, $2 seconds that a due row, or one in progress, may wait
--- for one that no living worker serves either: none takes over what a dead worker had claimed.
--- One incident a provider, on its oldest row, resolved once nothing waits so long.
+-- $1 the providers that this process serves, $2 seconds that a row, due or claimed, may wait for a provider that no
+-- worker serves. Claimed rows count too, because only workers of the provider take over a dead worker's claim.
+-- Opens one incident for each such provider, on its oldest row, and resolves it once no row has waited so long.
 WITH RECURSIVE queued AS (
   -- a loose index scan: one look a provider, however many rows it has
   (SELECT provider FROM outbox.queue ORDER BY provider LIMIT 1)
   UNION ALL
-  -- it jumps over what is parked for an operation that no worker knows: such a lane has a slash in its name
+  -- skips lanes in which rows are parked for an operation: such a lane has a slash in its name
   SELECT (SELECT q.provider FROM outbox.queue q WHERE q.provider > queued.provider
             AND q.provider >= CASE WHEN strpos(queued.provider, '/'::text) > 0 THEN split_part(queued.provider, '/'::text, 1) || '0' ELSE queued.provider END
           ORDER BY q.provider LIMIT 1)
@@ -27,9 +27,9 @@ WITH RECURSIVE queued AS (
     SELECT c.provider, r.intent_id
     FROM outbox.claim c CROSS JOIN LATERAL unnest(c.intent_ids, c.attempts) AS r (intent_id, attempt)
     WHERE c.provider NOT IN (SELECT name FROM served) AND c.claimed_at <= now() - make_interval(secs => $2::float8)
-      -- a living worker settles its own, though a reload took the provider from it
+      -- a living worker settles its own claims, even if a reload removed the provider
       AND NOT EXISTS (SELECT FROM outbox.worker w WHERE w.worker_id = c.worker_id)
-      -- a claim lists what it settled until its last row is
+      -- a claim lists a settled row until its last row is settled
       AND (SELECT a.attempt FROM outbox.attempt a WHERE a.intent_id = r.intent_id AND a.attempt = r.attempt) IS NULL
   ) waits
   GROUP BY provider

@@ -1,6 +1,6 @@
 -- $1 seconds that a row may wait for a worker that knows its operation, $2 how many of these incidents may be
--- unresolved. Daemons of its provider parked the row in a lane that bears the operation's name. One incident a
--- lane, on its oldest row, resolved once a living worker knows the operation, or nothing waits so long.
+-- unresolved. Daemons of its provider have parked such a row in a lane with the operation's name. Opens one incident for
+-- each such lane, on its oldest row, and resolves it once a worker knows the operation or no row has waited so long.
 -- '0' is the character after '/'.
 WITH RECURSIVE lane AS (
   -- a loose index scan: one look a lane, however many rows it has

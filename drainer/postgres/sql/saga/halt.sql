@@ -1,6 +1,6 @@
--- $1 runs. Stops what waits and was applied by no attempt. It waits for claims
--- that have not seen the saga: once this returns, whatever can still act is in
--- a committed claim. What may have been applied is for its lane to look up.
+-- $1 runs. Cancels their queued rows that no attempt can have applied. It waits for uncommitted claims, which
+-- have not seen the saga: once it returns, each row that can still be sent is in a committed claim. Rows that may
+-- have been applied stay in the queue, and their lane looks them up.
 WITH gone AS (
   DELETE FROM outbox.queue q
   WHERE q.intent_id = ANY (ARRAY(SELECT id FROM outbox.intent WHERE agent_run_id = ANY ($1::text[]) AND compensates IS NULL))

@@ -1,11 +1,11 @@
--- One element a saga: $1 run, $2 its version when it was decided, $3 its state now, $4 the
--- place in its plan; null to plan from the start, $5 after how many seconds it can move again, unless
--- it is marked before; null for never, $6 step, $7 the tool that undoes the step,
--- $8 payload; null for the step's own, which may be nested as deep as Postgres reads just once, $9 what is told to the step, $10 why it cannot be undone, $11 the incident's
--- kind, $12 what to do at the places that follow, once the undo completes,
--- $13 the undo's step_id, $14 the plan, where none is written down. A saga that has changed meanwhile, or is about to, is not moved: its row is held
--- for this statement alone, and no other statement waits for it. The saga, the step, its undo and the
--- incident change together.
+-- One element a saga: $1 run, $2 the version for which the move was decided, $3 the new state, $4 the place in its
+-- plan (null: make a new plan), $5 after how many seconds it is due again unless it is marked before (null: never),
+-- $6 step, $7 the tool that undoes the step, $8 the undo's payload (null: the step's own, which is copied here
+-- because it may be nested so deep that Postgres could not read its text again), $9 the step's new status, $10 why
+-- the step cannot be undone, $11 the incident's kind, $12 the decisions in advance on the places that follow the
+-- undo, $13 the undo's step_id, $14 the plan, if none is written down yet. The saga, the step, its undo and the
+-- incident change together. A saga is not moved if it has changed meanwhile, or if another transaction holds its
+-- row. This statement holds the row only until its own commit, and never waits for another transaction's hold.
 WITH asked AS MATERIALIZED (
   SELECT a.*, s.cause, s.tuple
   FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::float8[], $6::bigint[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[],
@@ -28,7 +28,7 @@ WITH asked AS MATERIALIZED (
          CASE told WHEN 'compensated' THEN 'undone' ELSE 'not_undone' END, told, why
   FROM asked WHERE told IS NOT NULL
 ), undo AS (
-  -- A second undo meets the unique index.
+  -- A second undo of a step violates the unique index.
   INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, headers, compensates, tenant, namespace)
   SELECT i.agent_run_id, a.undo_step, a.tool, i.business_scope, coalesce(a.payload::jsonb, i.payload), i.headers, i.id, i.tenant,
          coalesce((SELECT t.namespace FROM outbox.tenant t WHERE t.tenant_id = i.tenant),

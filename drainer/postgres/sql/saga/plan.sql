@@ -1,9 +1,9 @@
--- $1 runs, $2 the versions of their sagas, $3 tools whose effects need no undo, $4 how many
--- steps make a portion. Returns which steps are to be undone next, the newest completed
--- first; the move that follows writes them down. While a step is open there is no plan: the saga
--- waits, and asks again the less often the longer it has waited. Once only a human can tell, it asks
--- no more: who tells marks it. For the first minute it asks, so as not to miss one who has not seen the
--- saga. No saga that is held is waited for: it is about to change.
+-- $1 runs, $2 the versions of their sagas, $3 tools whose effects need no undo, $4 how many steps a plan has at most.
+-- Returns the steps to undo next, the newest completed first; the move that follows writes them down. While a step
+-- of the run is open there is no plan: the saga waits, and the longer it has waited, the later it is due again. If
+-- only a human can end each open step, the saga is not due again before the human's decision marks it. In the first
+-- minute it is due even so, since a transaction that has not seen the saga may decide without a mark. If another
+-- transaction holds a saga's row, the saga is skipped: it is about to change.
 WITH found AS MATERIALIZED (
   SELECT asked.run, asked.version, found.*
   FROM unnest($1::text[], $2::text[]) AS asked (run, version)

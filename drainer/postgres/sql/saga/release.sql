@@ -1,4 +1,4 @@
--- $1 runs, $2 the number of the pass that took each. They were not moved, and can be at once.
+-- $1 runs, $2 the number of the pass that took each. Makes their sagas due now, unless another pass has taken them.
 WITH held AS MATERIALIZED (
   SELECT agent_run_id, passes FROM outbox.saga
   WHERE agent_run_id = ANY ($1::text[]) AND state = 'begun' ORDER BY agent_run_id FOR UPDATE

@@ -1,7 +1,6 @@
--- $1 limit, $2 for how many seconds, $3 only these runs; null for any, $4 whether
--- to take those that an earlier pass has left behind. Takes sagas that can move, so
--- that no other process does. That a pass began is committed before it does anything:
--- a saga of which three passes did not end is left to a human.
+-- $1 limit, $2 for how many seconds, $3 only these runs (null: any), $4 whether to take sagas that an earlier pass
+-- left taken, or only others. Takes due sagas, so that no other process does. The begin of a pass is committed before
+-- the pass does anything: after three passes that did not end, the saga is left to a human.
 WITH due AS MATERIALIZED (
   SELECT agent_run_id, cause, passes FROM outbox.saga
   WHERE state = 'begun' AND moves_at <= now() AND (passes > 0) = $4::boolean AND (NOT $4::boolean OR coalesce(leased_until <= now(), true))
