@@ -804,9 +804,9 @@ func TestSlowExpressionsOfManyRunsKeepNoPassFromMovingSome(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long")
 	}
-	const runs = 300
+	const runs = 500
 	w := newWorld(t)
-	w.finished(runs, 1, `(SELECT jsonb_build_object('a', jsonb_agg(n), 'b', jsonb_agg(-n)) FROM generate_series(1, 2500) n)`)
+	w.finished(runs, 1, `(SELECT jsonb_build_object('a', jsonb_agg(n), 'b', jsonb_agg(-n)) FROM generate_series(1, 1500) n)`)
 	slow := compensations.Policies{"shop": {
 		"reserve": keyed(dispatch.Reversal{Tool: "shop/release", Payload: "{n: (.payload.a - .payload.b | length)}"}),
 		"release": keyed(dispatch.Reversal{None: true}),
