@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { drainertest.Main(m) }
 // patience ends a wait for a lock that should not have been waited for.
 const patience = drainertest.Patience
 
-// tools are those of the provider "shop".
+// tools are the tools of the provider "shop".
 var tools = map[string]dispatch.Policy{
 	"order":    keyed(dispatch.Reversal{Tool: "shop/cancel", Payload: "{order: .response.id}"}),
 	"hold":     keyed(dispatch.Reversal{Tool: "shop/release", Window: time.Hour}),
@@ -61,14 +61,14 @@ func once(reversal dispatch.Reversal) dispatch.Policy {
 
 func asked(reversal dispatch.Reversal) dispatch.Policy { return findable(once(reversal)) }
 
-// findable can be looked up, at once.
+// findable makes the effect of a policy known to a lookup at once.
 func findable(policy dispatch.Policy) dispatch.Policy {
 	policy.Timeout = 0
 	policy.Lookup = &dispatch.Lookup{Operation: "find"}
 	return policy
 }
 
-// world is an outbox, its sagas and a provider.
+// world is an outbox with its sagas and a provider.
 type world struct {
 	t    *testing.T
 	url  string
@@ -105,23 +105,23 @@ func (w *world) open() *postgres.Store {
 	return store
 }
 
-// enqueue commits the next step of run-1, and returns its intent.
+// enqueue commits a step of run-1, and returns its intent.
 func (w *world) enqueue(step, tool string) int64 {
 	w.t.Helper()
 	return stored[int64](w, `SELECT intent_id FROM outbox.enqueue('run-1', $1, $2, 'order-1', '{"amount": 1}')`, step, tool)
 }
 
-// completed commits steps of the tool and drains them.
+// completed commits steps of the tool, drains them and returns their intents.
 func (w *world) completed(tool string, steps int) (intents []int64) {
 	w.t.Helper()
 	for n := range steps {
 		intents = append(intents, w.enqueue(fmt.Sprintf("step-%d", n+1), tool))
-		w.drain() // each completes after the one before
+		w.drain() // so that each completes after the one before
 	}
 	return intents
 }
 
-// rejected commits a step that fails for good, so that the saga of its run begins.
+// rejected commits a step that is rejected for good, so that the saga of its run begins.
 func (w *world) rejected() int64 {
 	w.t.Helper()
 	w.shop.answer("rejected", dispatch.Rejected)
@@ -156,7 +156,7 @@ func (w *world) advance() {
 	drainertest.AssertInvariant(w.t, w.db)
 }
 
-// goBack advances and drains until the saga has ended.
+// goBack advances the saga and drains the undos until the saga has ended.
 func (w *world) goBack() {
 	w.t.Helper()
 	for range 20 {
@@ -169,7 +169,7 @@ func (w *world) goBack() {
 	w.t.Fatalf("the saga does not end; the steps are %v", w.statuses())
 }
 
-// claim takes due rows for a worker that does nothing else by itself.
+// claim claims the due rows for a new worker that does nothing else by itself.
 func (w *world) claim(store *postgres.Store) (worker string, rows []*drainer.Row) {
 	w.t.Helper()
 	worker = uuid.NewString()
@@ -192,7 +192,7 @@ func (w *world) batch(store *postgres.Store, worker string, batch drainer.Batch)
 	return reply
 }
 
-// settling ends the rows of one claim, as a lane would.
+// settling returns a batch that settles the rows of one claim, as a lane would.
 func settling(rows []*drainer.Row, outcomes ...dispatch.Outcome) (batch drainer.Batch) {
 	for i, row := range rows {
 		batch.Settle = append(batch.Settle, ended(row, dispatch.Result{Outcome: outcomes[i]}))
@@ -224,7 +224,8 @@ func (w *world) console() *operator.Console {
 	return console
 }
 
-// retry is an operator who undid some steps by hand, and may give undos that failed new keys.
+// retry retries the saga for an operator who undid some steps by hand. With newKeys, failed undos may get new
+// keys.
 func (w *world) retry(byHand []int64, newKeys bool) {
 	w.t.Helper()
 	if err := w.console().RetrySaga(w.t.Context(), "run-1", byHand, newKeys, ann); err != nil {
@@ -232,7 +233,7 @@ func (w *world) retry(byHand []int64, newKeys bool) {
 	}
 }
 
-// resolve is an operator who found out what no process could.
+// resolve resolves the intent for an operator who found out its status.
 func (w *world) resolve(as dispatch.Status, intent int64) {
 	w.t.Helper()
 	verdicts, err := w.console().Change(w.t.Context(), operator.Resolve{As: as}, ann, []int64{intent})
@@ -246,7 +247,7 @@ func (w *world) exec(sql string, args ...any) {
 	drainertest.Exec(w.t, w.db, sql, args...)
 }
 
-// stored is one column of one row.
+// stored returns one column of one row.
 func stored[V any](w *world, sql string, args ...any) V {
 	w.t.Helper()
 	return drainertest.Value[V](w.t, w.db, sql, args...)
@@ -263,19 +264,19 @@ func (w *world) await(what, count string, args ...any) {
 	drainertest.Eventually(w.t, what, func() bool { return stored[int](w, count, args...) > 0 })
 }
 
-// statuses are those of the forward steps, in the order of their ids.
+// statuses returns the statuses of the forward steps, in the order of their ids.
 func (w *world) statuses() []string {
 	w.t.Helper()
 	return all[string](w, `SELECT s.status FROM outbox.status s JOIN outbox.intent i ON i.id = s.intent_id WHERE i.compensates IS NULL ORDER BY i.id`)
 }
 
-// undoOf is the intent that undoes the step.
+// undoOf returns the intent that undoes the step.
 func (w *world) undoOf(intent int64) int64 {
 	w.t.Helper()
 	return stored[int64](w, `SELECT id FROM outbox.intent WHERE compensates = $1`, intent)
 }
 
-// undoKey is the key under which a step of run-1 is undone.
+// undoKey returns the key under which a step of run-1 is undone.
 func (w *world) undoKey(intent int64, tool string) string {
 	forward := stored[string](w, `SELECT idempotency_key FROM outbox.status WHERE intent_id = $1`, intent)
 	return dispatch.Tuple{AgentRunID: "run-1", StepID: "compensate:" + forward, ToolName: tool, BusinessScope: "order-1"}.IdempotencyKey()
@@ -289,8 +290,7 @@ func sqlState(err error) string {
 	return refusal.Code
 }
 
-// provider is an adapter that keeps every call. It answers as a test says, and
-// with success where none says anything.
+// provider is an adapter that records every call. It answers as the test sets, and otherwise with success.
 type provider struct {
 	mu      sync.Mutex
 	calls   []dispatch.Request
@@ -310,14 +310,14 @@ func (p *provider) Dispatch(_ context.Context, request dispatch.Request) dispatc
 	return dispatch.Result{Outcome: dispatch.Completed, ProviderRef: id, Response: []byte(`{"id": "` + id + `"}`)}
 }
 
-// answer sets the reply to a step, or else to a tool, from now on.
+// answer sets the reply for a step, or for all steps of a tool, from now on.
 func (p *provider) answer(name string, outcome dispatch.Outcome) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.answers[name] = dispatch.Result{Outcome: outcome, ErrorClass: "test_" + string(outcome)}
 }
 
-// called lists the calls of a tool by their keys, in order.
+// called returns the keys of the calls of a tool, in order.
 func (p *provider) called(tool string) (keys []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -329,7 +329,7 @@ func (p *provider) called(tool string) (keys []string) {
 	return keys
 }
 
-// wasCalled reports whether the step was sent, or asked about.
+// wasCalled reports whether the step was sent or looked up.
 func (p *provider) wasCalled(step string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

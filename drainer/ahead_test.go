@@ -9,7 +9,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// ofRuns is one tenant's due rows, each by its run's name, claimed as claim.sql does it.
+// ofRuns has one tenant's due rows, each as its run's name. It claims them as claim.sql does.
 type ofRuns struct {
 	runs    []string // in due order; empty once claimed
 	scan    scan

@@ -32,7 +32,7 @@ func intentsOf(settlements []Settlement) (intents []int64) {
 	return intents
 }
 
-// asked is a share of a batch, and where its results arrive.
+// asked returns a share of a batch, and the channels on which its results arrive.
 func asked(settle []Settlement, finish []int64, claim Claim) (*share, *inFlight) {
 	of := newInFlight()
 	batch := newShare(&of)
@@ -40,10 +40,10 @@ func asked(settle []Settlement, finish []int64, claim Claim) (*share, *inFlight)
 	return batch, &of
 }
 
-// claiming is a share that does nothing else.
+// claiming returns a share that only claims.
 func claiming() (*share, *inFlight) { return asked(nil, nil, Claim{Limit: 1}) }
 
-// claimed takes a turn that claims, and waits for its news.
+// claimed takes a turn that claims, and waits until it has ended.
 func claimed(ctx context.Context, committer *committer) error {
 	batch, hears := claiming()
 	committer.take(ctx, batch)
@@ -203,7 +203,7 @@ func TestOfALargeTurnEachHalfIsHeardOfAsSoonAsItHasEnded(t *testing.T) {
 	})
 }
 
-// largeTurnWhere is under way while one half of it hangs, until that fails.
+// largeTurnWhere executes a turn of which one half hangs until fail is called, and then fails.
 func largeTurnWhere(t *testing.T, hangs func(Batch) bool) (hears *inFlight, fail func()) {
 	t.Helper()
 	failed := make(chan struct{})

@@ -167,7 +167,7 @@ func TestAStreamOfWorkStopsTheNotifications(t *testing.T) {
 	})
 }
 
-// restingStream brought many rows, of which producers heard, and then none.
+// restingStream returns the idleness of a lane that asked for notifications, got many rows, and then none.
 func restingStream() (i idleness) {
 	i.looked(IdleWaiting, time.Now(), time.Now(), 0)
 	i.looked(IdleUnchanged, time.Now(), time.Now(), busyRows)
@@ -242,7 +242,7 @@ func (f dispatchFunc) Dispatch(ctx context.Context, _ dispatch.Request) dispatch
 	return f(ctx)
 }
 
-// laneTo is a lane of the provider "sim", whose tool "act" takes keys.
+// laneTo returns a lane of the provider "sim", whose tool "act" takes keys.
 func laneTo(adapter dispatch.Adapter) *lane {
 	sim := dispatch.Provider{
 		Name: "sim", Adapter: adapter, Concurrency: 1, Timeout: time.Second,

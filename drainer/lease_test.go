@@ -16,7 +16,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// beatFunc is a store that only hears heartbeats.
+// beatFunc is a store with heartbeats only.
 type beatFunc func(context.Context) (bool, error)
 
 func (f beatFunc) Beat(ctx context.Context, _ string) (bool, error)                { return f(ctx) }
@@ -133,7 +133,7 @@ func TestADeadWorkersRowIsLeftToWhoeverKnowsItsTool(t *testing.T) {
 	}
 }
 
-// beatsStore has the heartbeats of workers, by a clock of its own.
+// beatsStore is a store of workers' heartbeats, with a clock of its own.
 type beatsStore struct {
 	Store
 	beats func() []Heartbeat
@@ -256,7 +256,7 @@ func TestDrainingOnceWaitsForWorkersThatLookDeadAndForNoOthers(t *testing.T) {
 	}
 }
 
-// leaps is a worker whose last heartbeat looks old until it beats again.
+// leaps returns a worker whose last heartbeat looks old until its next one.
 func leaps() func() Heartbeat {
 	looks := 0
 	return func() Heartbeat {
@@ -267,7 +267,7 @@ func leaps() func() Heartbeat {
 
 var errAway = errors.New("no database")
 
-// awayStore is a store whose database goes away, once it has told of the gates.
+// awayStore is a store that returns its gates, and fails all other calls.
 type awayStore struct {
 	Store
 	gates []Gate

@@ -14,7 +14,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// observing logs into said, without times.
+// observing returns an observer that logs into said, without times.
 func observing(providers ...dispatch.Provider) (o *observer, said *bytes.Buffer) {
 	said = &bytes.Buffer{}
 	log := slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -190,7 +190,7 @@ func TestWhatAnEarlierSessionSawShutIsNotShownAsShut(t *testing.T) {
 	}
 }
 
-// gauges lists the providers of every gauge that has a series of theirs.
+// gauges returns the providers of each gauge that has series by provider.
 func gauges(t *testing.T, registry *prometheus.Registry) map[string][]string {
 	t.Helper()
 	families, err := registry.Gather()
@@ -246,7 +246,7 @@ func TestAProviderThatCameBackWhileItDrainedIsShown(t *testing.T) {
 	}
 }
 
-// values are every counter and gauge, as the name and its labels' values.
+// values returns the value of each counter and gauge, by its name and its labels' values.
 func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()

@@ -25,7 +25,7 @@ func found(n int) ClaimReply {
 	return reply
 }
 
-// look begins one and is told what it found.
+// look plans a look and reports its result to the scan.
 func look(s *scan, limit, rows int, took time.Duration) {
 	claim, reply := planned(s, limit), found(rows)
 	reply.Took = took
@@ -38,7 +38,7 @@ func planned(s *scan, limit int) Claim {
 	return claim
 }
 
-// follows is the cursor from which the next look goes on for the rows of tenant 0.
+// follows returns the cursor from which the next look continues for the rows of tenant 0.
 func follows(s *scan) Cursor {
 	for _, part := range planned(s, 5).Parts {
 		if part.First == 0 {
@@ -450,8 +450,8 @@ func TestALaneWhoseTurnNobodyAnswersIsStuck(t *testing.T) {
 	})
 }
 
-// flakyOutbox is an outbox in memory for one lane. Any turn may fail, before its
-// commit or after it, and takes its time, so that replies overtake one another.
+// flakyOutbox is an outbox in memory for one lane. Any turn may fail, before its commit or after it. A turn takes
+// some time, so that replies overtake one another.
 type flakyOutbox struct {
 	t *testing.T
 

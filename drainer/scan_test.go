@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// backlog is one lane's due rows by tenant, claimed as claim.sql does it: the parts of a claim fill its limit in
-// their order, and a part of several tenants is divided among the first of them.
+// backlog has the due rows of one lane by tenant. It claims them as claim.sql does: the parts of a claim fill its
+// limit in their order, and a part of several tenants is divided among the first of them.
 type backlog struct {
 	due    map[int16]int
 	weight map[int16]int
 	place  int64
 	scan   scan
 
-	takes, searchTakes time.Duration // a claim, and one that searches; 0: the same
+	takes, searchTakes time.Duration // the time of a claim, and of one that searches; 0: the same time
 	every              int           // so many plain claims one carries as much other work as a search takes; 0: none does
 	fails              bool          // each search
 	plain              int           // claims
@@ -40,7 +40,7 @@ func (b *backlog) fill(rows int) {
 	}
 }
 
-// claim plans a claim, makes it and tells the scan what it found.
+// claim plans a claim, makes it and reports its result to the scan.
 func (b *backlog) claim(limit int) (found map[int16]int, total int) {
 	claim := Claim{Limit: limit}
 	b.scan.plan(&claim, time.Now())

@@ -120,7 +120,7 @@ func TestTheAgentsOwnIsPassedOnWhereNoSpanIsRecorded(t *testing.T) {
 	}
 }
 
-// traced is one whole attempt, as a lane makes it, and its spans by phase.
+// traced makes one whole attempt, as a lane does, and returns its spans by phase.
 func traced(t *testing.T, row *Row, result dispatch.Result, refused bool) map[string]sdktrace.ReadOnlySpan {
 	t.Helper()
 	tracing, ended := recording()
@@ -311,7 +311,7 @@ func TestARecordedTraceIsTheExemplarOfItsBucketAndAnUnrecordedOneIsNot(t *testin
 	}
 }
 
-// exemplarsOf reads the traces that histograms name.
+// exemplarsOf returns the traces in the exemplars of histograms.
 func exemplarsOf(t *testing.T, registry *prometheus.Registry) map[string]string {
 	t.Helper()
 	families, err := registry.Gather()
@@ -337,7 +337,7 @@ func (instant) Dispatch(context.Context, dispatch.Request) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.Completed, HTTPStatus: 200}
 }
 
-// sender sends one row again and again, through all that an attempt passes.
+// sender returns a function that sends one row, through all steps of an attempt.
 func sender(tracing *tracing, registry *prometheus.Registry) func() {
 	provider := dispatch.Provider{
 		Name: "sim", Adapter: instant{}, Concurrency: 1, Timeout: time.Minute,

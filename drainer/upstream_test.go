@@ -17,7 +17,7 @@ var (
 	overloaded = dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 529}
 )
 
-// threeStrikes is a provider that three overloads in a row shut.
+// threeStrikes is a provider whose breaker opens after three consecutive overloads.
 func threeStrikes() *upstream {
 	return newUpstream(dispatch.Provider{
 		Name: "sim", Breaker: dispatch.BreakerPolicy{ConsecutiveFailures: 3, CoolDown: 10 * time.Second},
@@ -76,7 +76,7 @@ func TestABreakerStaysOpenAsLongAsTheProviderAsks(t *testing.T) {
 	}
 }
 
-// shop has two tools that fail when most of the last intents of a minute do, of four at least.
+// shop has tools whose breakers open if half of the intents in a minute fail, of four at least.
 func shop() *upstream {
 	return newUpstream(dispatch.Provider{
 		Name: "shop", Breaker: dispatch.BreakerPolicy{FailureRate: 0.5, Window: time.Minute, MinimumIntents: 4, CoolDown: 10 * time.Second},
@@ -84,7 +84,7 @@ func shop() *upstream {
 	})
 }
 
-// attempt is one of a story: what came of an intent of a tool, so long after the one before.
+// attempt is a step of a story: the result of an intent's attempt, and the time since the attempt before it.
 type attempt struct {
 	intent int64
 	tool   string

@@ -12,7 +12,7 @@ import (
 
 const dispatchersThere = 3
 
-// heldUp are dispatchers each of whom waits for a release with every row.
+// heldUp are dispatchers that each wait for a release with every row.
 type heldUp struct {
 	dispatchers
 

@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
-// setup is the configuration of a daemon.
+// setup is the configuration of one daemon.
 type setup struct {
 	DatabaseURL string
 	Worker      drainer.WorkerSettings
@@ -52,15 +52,15 @@ type providerSetup struct {
 	Breaker     dispatch.BreakerPolicy
 }
 
-// A lease is short where a test is about losing it, though long enough that
-// daemons on a busy machine do not lose it by themselves. Elsewhere it is long.
+// shortLease is for tests about losing a lease. It is long enough that daemons on a busy machine do not lose it by
+// themselves. Other tests have patientLease.
 var (
 	shortLease   = drainer.WorkerSettings{Heartbeat: 200 * time.Millisecond, Lease: 3 * time.Second, ShutdownTimeout: 10 * time.Second}
 	patientLease = drainer.WorkerSettings{Heartbeat: time.Second, Lease: 15 * time.Second, ShutdownTimeout: 10 * time.Second}
 )
 
-// start runs a daemon of the program in a process of its own. Its log is shown
-// if the test fails. env are variables of that process, NAME=value.
+// start runs a daemon of the program in a process of its own, and shows its log if the test fails. env are
+// variables of that process, as NAME=value.
 func start(t *testing.T, with setup, env ...string) *program.Daemon {
 	t.Helper()
 	daemon := program.WithFailpoints(t, with.DatabaseURL).Start(program.WriteConfig(t, with.yaml()), env...)
@@ -86,7 +86,7 @@ func (p providerSetup) write(text *strings.Builder) {
 	fmt.Fprintf(text, "  %s:\n    adapter: http\n    concurrency: %d\n    timeout: %s\n    http: {base_url: %s}\n",
 		p.Name, p.Concurrency, inMilliseconds(p.Timeout), p.BaseURL)
 	if p.Breaker != (dispatch.BreakerPolicy{}) {
-		// no test of this opens by a rate of failures
+		// no test with this setup opens a breaker by a rate of failures
 		fmt.Fprintf(text, "    circuit_breaker: {minimum_intents: 1000, consecutive_failures: %d, cool_down: %s}\n", p.Breaker.ConsecutiveFailures, inMilliseconds(p.Breaker.CoolDown))
 	}
 	idempotency := fmt.Sprintf("{class: %s}", p.Class)
@@ -101,7 +101,7 @@ const act = "{method: POST, path: /v1/act, response: {ref: .id}}"
 
 func inMilliseconds(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
 
-// setupOf has one provider, "sim", of that class.
+// setupOf returns a setup with one provider, "sim", of that class.
 func setupOf(rig *harness.Rig, class dispatch.Class, worker drainer.WorkerSettings) setup {
 	return setup{DatabaseURL: rig.URL, Worker: worker, Providers: []providerSetup{simOf(rig, class)}}
 }
@@ -110,7 +110,7 @@ func simOf(rig *harness.Rig, class dispatch.Class) providerSetup {
 	return providerSetup{Name: "sim", BaseURL: rig.BaseURL, Class: class, Concurrency: 8, MaxAttempts: 20, Timeout: drainertest.Patience}
 }
 
-// build makes the provider for a daemon in the test's own process.
+// build makes the provider for a daemon that runs in the test's own process.
 func (p providerSetup) build(t testing.TB) dispatch.Provider {
 	t.Helper()
 	adapter, err := dispatchhttp.New(dispatch.Spec{

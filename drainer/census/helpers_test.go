@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
-// outbox is a database of its own.
+// outbox is an outbox in a database of its own.
 type outbox struct {
 	t   *testing.T
 	url string
@@ -36,27 +36,27 @@ func (o *outbox) exec(sql string, args ...any) {
 	drainertest.Exec(o.t, o.db, sql, args...)
 }
 
-// enqueue commits intents of a run, steps from to to-1.
+// enqueue commits intents of a run: the steps from to to-1.
 func (o *outbox) enqueue(run, tool string, from, to int) {
 	o.t.Helper()
 	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
 		SELECT $1, n::text, $2, 'scope', '{}' FROM generate_series($3::int, $4::int - 1) n`, run, tool, from, to)
 }
 
-// settle ends what is queued.
+// settle settles all queued rows.
 func (o *outbox) settle() {
 	o.t.Helper()
 	o.exec(`WITH gone AS (DELETE FROM outbox.queue RETURNING intent_id)
 		INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) SELECT intent_id, 1, 'w', 'completed', 'completed' FROM gone`)
 }
 
-// expire ends the current lease, as its time would.
+// expire ends the current lease, as the passing of time would.
 func (o *outbox) expire() {
 	o.t.Helper()
 	o.exec(`UPDATE outbox.census SET leads_until = now() - interval '1 second'`)
 }
 
-// process is one replica's census, with what it shows and says.
+// process is the census of one replica, with its metrics and its log.
 type process struct {
 	*Census
 	t        *testing.T
@@ -66,7 +66,7 @@ type process struct {
 
 var sim = dispatch.Provider{Name: "sim", Tools: map[string]dispatch.Policy{"act": {Class: dispatch.KeyIdempotent, KeyTTL: 2 * time.Hour}}}
 
-// process connects with the privileges that a drainer has.
+// process returns a process that connects with the rights of a daemon.
 func (o *outbox) process(providers ...dispatch.Provider) *process {
 	o.t.Helper()
 	config, err := pgxpool.ParseConfig(o.url)
@@ -95,7 +95,7 @@ func (p *process) count() {
 	}
 }
 
-// shown lists every series as its name, its labels' values and its value.
+// shown returns the value of each series, by its name and its labels' values.
 func (p *process) shown() map[string]float64 {
 	p.t.Helper()
 	families, err := p.registry.Gather()
@@ -125,7 +125,7 @@ func (p *process) assertShows(want map[string]float64) {
 	}
 }
 
-// assertAge wants a number of seconds, give or take the test's own time.
+// assertAge checks that the series is about want seconds. The test's own time may be added.
 func (p *process) assertAge(series string, want float64) {
 	p.t.Helper()
 	if got := p.shown()[series]; got < want || got > want+30 {

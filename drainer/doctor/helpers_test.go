@@ -24,7 +24,7 @@ import (
 	"github.com/agentoutbox/drainer/migrations"
 )
 
-// server is durable, as a healthy one is, unlike those that other tests use.
+// server is durable, like a healthy server and unlike the servers of other tests.
 var server *throwaway.Server
 
 const template = "doctor_template"
@@ -63,7 +63,7 @@ func withServer(run func() int) (code int, err error) {
 	return run(), nil
 }
 
-// world is a set-up in which all is well, for a test to break.
+// world is a set-up without faults, for a test to break.
 type world struct {
 	Patient
 	t        *testing.T
@@ -90,7 +90,7 @@ func healthy(t *testing.T) *world {
 	return w
 }
 
-// url is the daemon's.
+// url returns the daemon's URL of the database, with this query.
 func (w *world) url(query string) string {
 	u, err := url.Parse(databaseURL(w.database))
 	if err != nil {
@@ -117,7 +117,7 @@ func (w *world) owner(sql string) {
 	}
 }
 
-// follow does what a cure says, one statement at a time.
+// follow runs the commands of a cure, one statement at a time.
 func (w *world) follow(cure string) {
 	w.t.Helper()
 	conn := w.connect()
@@ -136,7 +136,7 @@ func (w *world) admin(sql string) {
 	}
 }
 
-// connect stays connected until the test is over.
+// connect returns a connection that stays open until the end of the test.
 func (w *world) connect() *pgx.Conn {
 	w.t.Helper()
 	conn, err := pgx.Connect(w.t.Context(), databaseURL(w.database))
@@ -159,8 +159,8 @@ func (w *world) examine() []Finding {
 	return slices.DeleteFunc(findings, func(f Finding) bool { return f.Check == "round trip" && f.Verdict == Warning })
 }
 
-// finds demands exactly one finding that is not ok, and that it says this. What
-// could not be looked at because of it does not count.
+// finds demands exactly one finding that is not ok, with this text. Checks that could not run because of it do not
+// count.
 func (w *world) finds(verdict Verdict, check, seen, cure string) Finding {
 	w.t.Helper()
 	var wrong []Finding
@@ -195,7 +195,7 @@ func lines(findings []Finding) string {
 	return text.String()
 }
 
-// located is an adapter that goes somewhere, and is never asked to dispatch.
+// located is an adapter with destinations, which never dispatches.
 type located []dispatch.Destination
 
 func (located) Dispatch(context.Context, dispatch.Request) dispatch.Result {
@@ -212,7 +212,7 @@ func program(name string) located {
 	return located{{Network: "program", Address: name}}
 }
 
-// listen accepts and says nothing, until the test is over.
+// listen accepts connections and sends nothing, until the end of the test.
 func listen(t *testing.T) (address string) {
 	t.Helper()
 	return dispatchtest.ServeConns(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { drainertest.Main(m) }
 
 var onCall = operator.Signature{Operator: "on-call", Reason: "because"}
 
-// outbox is a real one, with the engine's own store to move its rows.
+// outbox is a real outbox, with the engine's own store to move its rows.
 type outbox struct {
 	t      *testing.T
 	url    string
@@ -81,8 +81,8 @@ func (o *outbox) exec(sql string, args ...any) {
 	drainertest.Exec(o.t, o.db, sql, args...)
 }
 
-// vacuum returns once every page of intents and attempts is known to be visible: what an index says of such a page
-// is not counted as a row that was read.
+// vacuum returns once every page of intents and attempts is known to be visible. An index-only scan of such a page
+// does not count as reading rows.
 func (o *outbox) vacuum() {
 	o.t.Helper()
 	drainertest.Eventually(o.t, "all pages are visible", func() bool {
@@ -92,13 +92,13 @@ func (o *outbox) vacuum() {
 	})
 }
 
-// all is one column.
+// all returns one column of all rows.
 func all[V any](o *outbox, sql string, args ...any) []V {
 	o.t.Helper()
 	return drainertest.Column[V](o.t, o.db, sql, args...)
 }
 
-// one is one column of one row.
+// one returns one column of one row.
 func one[V any](o *outbox, sql string, args ...any) V {
 	o.t.Helper()
 	return drainertest.Value[V](o.t, o.db, sql, args...)
@@ -113,7 +113,7 @@ func (o *outbox) claim() []*drainer.Row {
 	return reply.Claimed[0].Rows
 }
 
-// settle ends claimed rows as an engine with that policy would.
+// settle settles claimed rows as an engine with that policy would.
 func (o *outbox) settle(policy dispatch.Policy, outcome dispatch.Outcome, rows ...*drainer.Row) {
 	o.t.Helper()
 	if _, err := o.store.Commit(o.t.Context(), o.worker, settling(policy, outcome, rows...)); err != nil {
@@ -134,7 +134,7 @@ func settling(policy dispatch.Policy, outcome dispatch.Outcome, rows ...*drainer
 	return batch
 }
 
-// end claims what is due and settles it all alike.
+// end claims the due rows and settles all of them with the outcome.
 func (o *outbox) end(policy dispatch.Policy, outcome dispatch.Outcome) {
 	o.t.Helper()
 	rows := o.claim()
@@ -265,7 +265,7 @@ func TestALoginOfTheOperatorsRoleMayLetASagaGoOn(t *testing.T) {
 	}
 }
 
-// The attack: the daemon's login forges what an operator decides.
+// The attack: the daemon's login forges an operator's decisions.
 func TestTheDaemonsLoginMayReadAllAndDecideNothing(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -298,7 +298,7 @@ func TestTheDaemonsLoginMayReadAllAndDecideNothing(t *testing.T) {
 	o.assertStatus(intent, "pending")
 }
 
-// What an operator says is a name; the login beside it is the database's word.
+// An operator can give any name. The login beside it comes from the database.
 func TestHistoryShowsTheLoginBesideTheStatedName(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

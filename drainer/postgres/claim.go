@@ -94,8 +94,9 @@ func queueClaim(batch *pgx.Batch, worker string, known known, claims []drainer.C
 	})
 }
 
-// queueHeld comes after the claims: rows that a tenant's limit kept from them are still queued. It reads dead index
-// entries like a full claim does, so it is made only beside a full claim.
+// queueHeld looks for due rows that a tenant's limit in flight kept from the claims. It comes after the claims,
+// when such rows are still queued. It reads dead index entries like a full claim does, so it is made only beside a
+// full claim.
 func queueHeld(batch *pgx.Batch, claims []drainer.Claim, replies []drainer.ClaimReply) {
 	for i, claim := range claims {
 		if claim.LooksLast && claim.IsFull() && claim.Limit > 0 && claim.Server == claim.Provider {
@@ -111,7 +112,7 @@ type claimColumns struct {
 	once                          []bool
 	bytes                         []int64
 
-	lanes         []int // of each part, counted from one
+	lanes         []int // the lane of each part, counted from one
 	firsts, lasts []int16
 	rooms         []int
 	times         []pgtype.Timestamptz
@@ -119,13 +120,13 @@ type claimColumns struct {
 	ahead         []int
 	endTimes      []pgtype.Timestamptz
 	endIntents    []int64
-	more          []bool // another part comes before it, of the same tenant
+	more          []bool // whether the part before it belongs to the same tenant
 
-	crowd []string // of all lanes
+	crowd []string // the runs that looks ahead skip, of all lanes
 }
 
 func newClaimColumns(claims []drainer.Claim, lanes []int) (c claimColumns) {
-	c.crowd = []string{} // and not null
+	c.crowd = []string{} // empty instead of null
 	for i, lane := range lanes {
 		claim := &claims[lane]
 		c.providers = append(c.providers, claim.Provider)
@@ -172,12 +173,12 @@ const columnBytes = 512
 type claimedRow struct {
 	*drainer.Row
 
-	lane  int // counted from one, of those that the statement claimed for
+	lane  int // counted from one, among the lanes of the statement
 	bytes int // as the statement counts them
 	place drainer.Cursor
 }
 
-// inOrder compares rows by the order in which they were due. Sorting here is cheaper than sorting rows with their
+// inOrder sorts rows by the order in which they were due. Sorting here is cheaper than sorting rows with their
 // payloads in the database.
 func inOrder(found []claimedRow) []claimedRow {
 	slices.SortFunc(found, func(a, b claimedRow) int { return a.place.Compare(b.place) })
@@ -187,7 +188,7 @@ func inOrder(found []claimedRow) []claimedRow {
 func takeClaimed(reply *drainer.ClaimReply, parts []drainer.Part, row claimedRow, probes string) {
 	reply.Found++
 	reply.Bytes += row.bytes
-	for i := range parts { // of several for one tenant, the one that begins nearest before the row
+	for i := range parts { // of several parts for one tenant, the row belongs to the one that begins nearest before it
 		took := &parts[row.Part]
 		if parts[i].Has(row.Tenant) && parts[i].After.Compare(row.place) < 0 &&
 			(!took.Has(row.Tenant) || took.After.Compare(row.place) >= 0 || took.After.Compare(parts[i].After) < 0) {
@@ -203,7 +204,7 @@ func takeClaimed(reply *drainer.ClaimReply, parts []drainer.Part, row claimedRow
 	}
 	reply.Of[at].Found++
 	reply.Of[at].Next = row.place
-	if row.ClaimID == 0 { // stopped: its run is rolled back
+	if row.ClaimID == 0 { // not claimed but stopped, since its run is closed
 		return
 	}
 	row.Probe = probes
@@ -266,7 +267,8 @@ func textValues(headers []byte) map[string]string {
 //go:embed sql/due.sql
 var dueSQL string
 
-// Due counts due rows that no worker may claim at present.
+// Due counts, by provider, the due rows that no worker may claim at present, up to [drainer.DueLimit] for each
+// provider.
 func (s *Store) Due(ctx context.Context, shut, actsOnce []string) (map[string]int, error) {
 	rows, _ := s.control.Query(ctx, dueSQL, shut, actsOnce, drainer.DueLimit) // ForEachRow returns the error too
 	due := map[string]int{}

@@ -35,7 +35,7 @@ func newOutbox(t testing.TB) *outbox {
 	return openOutbox(t, url, url)
 }
 
-// openOutbox lets the store reach the database at an address of its own.
+// openOutbox opens an outbox whose store reaches the database at storeURL.
 func openOutbox(t testing.TB, url, storeURL string) *outbox {
 	t.Helper()
 	store, err := postgres.Open(t.Context(), pgpool.At(storeURL))
@@ -48,7 +48,7 @@ func openOutbox(t testing.TB, url, storeURL string) *outbox {
 	return o
 }
 
-// join is a new worker with a heartbeat.
+// join returns the id of a new worker with a heartbeat.
 func (o *outbox) join() string {
 	o.t.Helper()
 	worker := uuid.NewString()
@@ -58,7 +58,7 @@ func (o *outbox) join() string {
 	return worker
 }
 
-// successor is one worker that takes over from all the others.
+// successor returns one worker that takes over from all the others.
 func (o *outbox) successor() string {
 	o.t.Helper()
 	if o.takeover == "" {
@@ -67,7 +67,7 @@ func (o *outbox) successor() string {
 	return o.takeover
 }
 
-// declareDead declares the worker dead, whenever it beat last.
+// declareDead declares the worker dead, even if its heartbeat is fresh.
 func (o *outbox) declareDead(worker string) {
 	o.t.Helper()
 	o.exec(`DELETE FROM outbox.worker WHERE worker_id = $1`, worker)
@@ -78,7 +78,7 @@ func (o *outbox) exec(sql string, args ...any) {
 	drainertest.Exec(o.t, o.db, sql, args...)
 }
 
-// enqueue commits steps from to to-1 of one run.
+// enqueue commits the steps from to to-1 of one run.
 func (o *outbox) enqueue(run string, from, to int) {
 	o.t.Helper()
 	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
@@ -86,7 +86,7 @@ func (o *outbox) enqueue(run string, from, to int) {
 		run, from, to)
 }
 
-// enqueueTool commits steps of one run that call that tool.
+// enqueueTool commits steps of one run that call the tool.
 func (o *outbox) enqueueTool(tool, run string, steps int) {
 	o.t.Helper()
 	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
@@ -110,11 +110,11 @@ func (o *outbox) claim(worker string, limit int) []*drainer.Row {
 	return o.batch(worker, claimOf(limit)).Claimed[0].Rows
 }
 
-// beginning is before all rows, and still a cursor: a claim that follows one is no
-// full scan, and shares its statement with others.
+// beginning comes before all rows, and is still a cursor. A claim after it is no full scan, and shares its
+// statement with others.
 var beginning = drainer.Cursor{NextAttemptAt: time.Unix(1, 0)}
 
-// after names the rows of every tenant that come after the cursor.
+// after returns a part for the rows of every tenant that come after the cursor.
 func after(cursor drainer.Cursor) []drainer.Part {
 	if cursor.IsZero() {
 		return nil // a full scan
@@ -122,7 +122,7 @@ func after(cursor drainer.Cursor) []drainer.Part {
 	return []drainer.Part{{Last: drainer.LastTenant, Limit: 1000, After: cursor}}
 }
 
-// last is where the row stood that a claim found last, of one tenant.
+// last returns the place of the last row that a claim of one tenant found.
 func last(reply drainer.ClaimReply) (place drainer.Cursor) {
 	for _, taken := range reply.Of {
 		place = taken.Next
@@ -134,7 +134,7 @@ func claimOf(limit int) drainer.Batch {
 	return drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit}}}
 }
 
-// settle ends every row alike and finishes their claims.
+// settle settles all rows with the outcome and finishes their claims.
 func (o *outbox) settle(worker string, outcome dispatch.Outcome, rows ...*drainer.Row) drainer.BatchReply {
 	o.t.Helper()
 	return o.batch(worker, settling(outcome, rows...))
@@ -177,8 +177,8 @@ func (o *outbox) reap() []drainer.Settlement {
 	return settled
 }
 
-// halfReaped is a dead worker and the four rows of its claim. A reaper has settled the odd ones, as judge says, and left
-// the claim to another one.
+// halfReaped returns a dead worker and the four rows of its claim. A reaper has settled the rows with odd ids, as
+// judge decides, and left the claim to another reaper.
 func (o *outbox) halfReaped(judge drainer.Judge) (dead string, rows []*drainer.Row) {
 	o.t.Helper()
 	dead = o.join()
@@ -195,7 +195,7 @@ func (o *outbox) halfReaped(judge drainer.Judge) (dead string, rows []*drainer.R
 	return dead, rows
 }
 
-// stored is one column of one row.
+// stored returns one column of one row.
 func stored[V any](o *outbox, sql string, args ...any) V {
 	o.t.Helper()
 	return drainertest.Value[V](o.t, o.db, sql, args...)

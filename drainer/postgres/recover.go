@@ -32,7 +32,7 @@ var (
 	declareDeadSQL string
 )
 
-// Join makes the worker known; until then it can claim nothing.
+// Join makes the worker known. Before that, it can claim nothing.
 func (s *Store) Join(ctx context.Context, worker string, providers, tools []string, digests ...[]byte) error {
 	if err := s.look(ctx); err != nil {
 		return err
@@ -89,13 +89,13 @@ func (s *Store) Beat(ctx context.Context, worker string) (bool, error) {
 	return tag.RowsAffected() == 1, err
 }
 
-// Retire takes the worker's share of all limits away. It keeps its claims.
+// Retire gives the worker's share of all limits to the other workers. The worker keeps its claims.
 func (s *Store) Retire(ctx context.Context, worker string) error {
 	_, err := s.execute(ctx, "retire", retireSQL, worker)
 	return err
 }
 
-// Leave ends the worker in order. Claims that it left behind can be recovered at once.
+// Leave removes a worker that has stopped normally. Claims that it left behind can be recovered at once.
 func (s *Store) Leave(ctx context.Context, worker string) error {
 	_, err := s.execute(ctx, "leave", leaveSQL, worker)
 	if err == nil {
@@ -104,7 +104,8 @@ func (s *Store) Leave(ctx context.Context, worker string) error {
 	return err
 }
 
-// Beats reads the last heartbeat of each worker.
+// Beats reads the last heartbeat of each worker, and whether it is older than the lease while the worker holds
+// rows.
 func (s *Store) Beats(ctx context.Context, lease time.Duration) ([]drainer.Heartbeat, error) {
 	rows, _ := s.control.Query(ctx, beatsSQL, lease.Seconds()) // CollectRows returns the error too
 	beats, err := pgx.CollectRows(rows, pgx.RowToStructByPos[drainer.Heartbeat])
@@ -114,7 +115,7 @@ func (s *Store) Beats(ctx context.Context, lease time.Duration) ([]drainer.Heart
 	return beats, nil
 }
 
-// DeclareDead ends the workers whose last heartbeat has not changed since.
+// DeclareDead removes the workers whose last heartbeat is still the given one.
 func (s *Store) DeclareDead(ctx context.Context, silent []drainer.Heartbeat) error {
 	workers, beats := make([]string, len(silent)), make([]time.Time, len(silent))
 	for i, beat := range silent {
@@ -178,7 +179,7 @@ func (s *Store) Gates(ctx context.Context, worker string) ([]drainer.Gate, error
 	return gates, nil
 }
 
-// Closed reads the runs that take no further step and of which the worker has claimed rows.
+// Closed reads the closed runs of which the worker has claimed rows.
 func (s *Store) Closed(ctx context.Context, worker string) ([]string, error) {
 	rows, _ := s.control.Query(ctx, closedSQL, worker)
 	runs, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -210,7 +211,7 @@ type breakerColumns struct {
 	gates, reasons []string
 	opens, probes  []bool
 	forSeconds     []float64
-	intents        []int64 // whose attempts say so
+	intents        []int64 // the intents whose attempts caused the changes
 }
 
 // add keeps one opening for each gate, with the longest cool-down in the batch. With several the statement would
@@ -270,8 +271,8 @@ func (s *Store) Reap(ctx context.Context, providers []string, judge drainer.Judg
 	}
 }
 
-// TryOperation does not remember a call whose reply was lost: the turn passes on when its time is over, as it does
-// when a prober hangs.
+// TryOperation does not remember a call whose reply was lost: the turn to probe passes on when its time is over,
+// as it does when a prober hangs.
 func (s *Store) TryOperation(ctx context.Context, worker, gate string, probeFor time.Duration) (bool, error) {
 	tried, err := s.control.Exec(ctx, trySQL, worker, gate, probeFor.Seconds())
 	if err != nil {
@@ -334,7 +335,8 @@ func (s *Store) NoteRendered(ctx context.Context, worker string, operations []st
 	return nil
 }
 
-// IsRendered fails for a worker that has no configuration any more.
+// IsRendered reports whether a worker with the same configuration has rendered a request of the operation. It
+// fails for a worker that was retired or declared dead.
 func (s *Store) IsRendered(ctx context.Context, worker, operation string) (is bool, err error) {
 	if err = s.control.QueryRow(ctx, isRenderedSQL, worker, operation).Scan(&is); err != nil {
 		return false, fmt.Errorf("look whether a request of an operation was made: %w", err)
@@ -342,7 +344,8 @@ func (s *Store) IsRendered(ctx context.Context, worker, operation string) (is bo
 	return is, nil
 }
 
-// Unpark moves rows that were parked to where this worker claims them.
+// Unpark moves parked rows of these tools to the lanes of their providers. detours are the tools whose provider
+// has a fallback.
 func (s *Store) Unpark(ctx context.Context, tools, detours []string) error {
 	if _, err := s.control.Exec(ctx, unparkSQL, tools, detours, mostUnparked); err != nil {
 		return fmt.Errorf("unpark rows: %w", err)

@@ -44,10 +44,10 @@ type settleColumns struct {
 	beginsSaga       column[pgtype.Bool]
 	refused          column[pgtype.Bool]
 	foreign          column[pgtype.Bool]
-	runs             column[pgtype.Text] // of those that concern a saga
+	runs             column[pgtype.Text] // null for settlements that concern no saga
 	undoes           column[pgtype.Int8]
 
-	// Of rows that go back to the queue.
+	// The next columns have values only for rows that return to the queue.
 	delays          column[pgtype.Float8]
 	tries           column[pgtype.Int4]
 	firstAttempts   column[pgtype.Timestamptz]
@@ -56,9 +56,9 @@ type settleColumns struct {
 	lookups         column[pgtype.Bool]
 }
 
-// queueSettle adds nothing if there are no settlements. Unless the batch is a repetition, a row that was
-// settled before fails it. The reply gets the indices of the rows that were refused, and what the
-// others meant for sagas.
+// queueSettle adds nothing if there are no settlements. Unless the batch is a repetition, a row that was settled
+// before fails the batch. The reply gets the indices of the refused rows, and the changes of sagas by the other
+// rows.
 func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settlement, repeated bool, reply *drainer.BatchReply) {
 	if len(settlements) == 0 {
 		return
@@ -212,7 +212,7 @@ func (s *Store) recordLate(ctx context.Context, worker string, settled []drainer
 	return nil
 }
 
-// provenLate are the refused outcomes that prove an effect.
+// provenLate returns the refused settlements that prove an effect.
 func provenLate(settled []drainer.Settlement, refused []int) []drainer.Settlement {
 	var proven []drainer.Settlement
 	for _, i := range refused {
@@ -223,8 +223,8 @@ func provenLate(settled []drainer.Settlement, refused []int) []drainer.Settlemen
 	return proven
 }
 
-// doubted keeps only effects that are not on record. Most often all are, because only the reply to their
-// settlement was lost.
+// doubted returns the settlements whose effects are not on record. Most often all effects are, because only the
+// reply to their settlement was lost.
 func (s *Store) doubted(ctx context.Context, proven []drainer.Settlement) ([]drainer.Settlement, error) {
 	if len(proven) == 0 {
 		return nil, nil
@@ -255,7 +255,7 @@ func (s *Store) appendEffect(ctx context.Context, worker string, late drainer.Se
 	return pgx.BeginTxFunc(ctx, s.batches, pgpool.Transaction, func(tx pgx.Tx) error {
 		var held bool
 		err := tx.QueryRow(ctx, `SELECT outbox.hold_alone($1)`, late.Row.IntentID).Scan(&held)
-		if err != nil || !held { // it has been forgotten
+		if err != nil || !held { // the intent has been pruned
 			return err
 		}
 		waited, err := tx.Exec(ctx, unqueueSQL, late.Row.IntentID)
@@ -272,7 +272,7 @@ func (s *Store) appendEffect(ctx context.Context, worker string, late drainer.Se
 	})
 }
 
-// evidence is passed in the order of late.sql.
+// evidence returns the parameters of late.sql, in their order.
 func evidence(worker string, late drainer.Settlement) []any {
 	result := late.Result
 	return []any{
@@ -290,7 +290,7 @@ func orNull[T comparable](value T) *T {
 	return &value
 }
 
-// commitAround settles the rows, without the responses that cannot be stored, and then does the rest.
+// commitAround settles the rows, without the responses that cannot be stored, and then finishes and claims.
 func (s *Store) commitAround(ctx context.Context, worker string, batch drainer.Batch) (drainer.BatchReply, error) {
 	settled, err := s.settleAround(ctx, worker, batch.Settle)
 	if err != nil {
@@ -301,8 +301,8 @@ func (s *Store) commitAround(ctx context.Context, worker string, batch drainer.B
 	return reply, err
 }
 
-// settleAround keeps one response that cannot be stored from holding up all others. It halves the settlements until that
-// one is alone, and stores it without its body.
+// settleAround settles all rows although a response cannot be stored. It halves the settlements until that one is
+// alone, and stores it without its body.
 func (s *Store) settleAround(ctx context.Context, worker string, settlements []drainer.Settlement) (drainer.BatchReply, error) {
 	reply, err := s.commit(ctx, worker, drainer.Batch{Settle: settlements})
 	if !isDataError(err) {
@@ -326,8 +326,8 @@ func (s *Store) settleAround(ctx context.Context, worker string, settlements []d
 	return first, err
 }
 
-// isDataError recognises the classes 22, "data exception", and 54, "program
-// limit exceeded": text that jsonb or UTF-8 cannot hold, or too much of it.
+// isDataError reports whether err has the class 22, "data exception", or 54, "program limit exceeded": text that
+// jsonb or UTF-8 cannot hold, or too much of it.
 func isDataError(err error) bool {
 	var refusal *pgconn.PgError
 	return errors.As(err, &refusal) && (strings.HasPrefix(refusal.Code, "22") || strings.HasPrefix(refusal.Code, "54"))

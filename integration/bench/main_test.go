@@ -1,11 +1,9 @@
 // Package bench_test measures the drainer as it runs: the program in a process
 // of its own, with its metrics, its log and a durable Postgres.
 //
-// Most goals are ratios: the two that are compared take turns on
-// the same machine, each round has its ratio, and the median of those counts.
-// Its interval is reported with it. Median rates are reported beside them; they
-// are this machine's, the ratio is the program's.
-// WAL, pick-up, status and memory have no other side.
+// Most goals are ratios. The two contenders take turns on the same machine, each round has its ratio, and the median
+// of the ratios counts. It is reported with its interval. The median rates are reported too, but they depend on the
+// machine. WAL, pick-up, status and memory are measured without another contender.
 package bench_test
 
 import (
@@ -39,10 +37,10 @@ import (
 	"github.com/agentoutbox/drainer/migrations"
 )
 
-// roleVariable says what a process of this binary is to be.
+// roleVariable names the role of a process of this binary.
 const roleVariable = "BENCH_ROLE"
 
-// roles are the programs that this binary becomes when it starts itself again.
+// roles are the programs that this binary can run when it starts itself again.
 var roles = map[string]func() int{
 	"drainer":  drainerMain,
 	"river":    riverMain,
@@ -65,11 +63,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// serverVariable names a server of yours to measure on.
+// serverVariable names the variable with the URL of your own server to measure on.
 const serverVariable = "BENCH_DATABASE_URL"
 
-// settings are the server's for all contenders: durable, with room for what is
-// measured, and no checkpoint that one of them would pay for by chance.
+// settings are the settings of the server for all contenders: durable, with room for the measured data, and no
+// checkpoint that one contender would pay for by chance.
 var settings = map[string]string{
 	"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on",
 	"shared_buffers": "2GB", "max_wal_size": "32GB", "checkpoint_timeout": "1h",
@@ -107,7 +105,7 @@ func (s *server) stop() {
 	}
 }
 
-// database is one contender's for one round.
+// database is the database of one contender for one round.
 type database struct {
 	*pgxpool.Pool
 
@@ -116,7 +114,7 @@ type database struct {
 	name string
 }
 
-// newDatabase is empty and is dropped by the caller.
+// newDatabase returns an empty database, which the caller drops.
 func newDatabase(b testing.TB) *database {
 	b.Helper()
 	serverURL, err := shared.start()
@@ -140,8 +138,7 @@ func newDatabase(b testing.TB) *database {
 	return d
 }
 
-// drop leaves nothing that vacuum would work on during the next round.
-// Dropping again does nothing.
+// drop drops the database, so that vacuum has no work during the next round. Dropping it again does nothing.
 func (d *database) drop() {
 	d.b.Helper()
 	d.Close()
@@ -165,18 +162,18 @@ func (d *database) exec(sql string, arguments ...any) {
 	drainertest.Exec(d.b, d, sql, arguments...)
 }
 
-// read is one value.
+// read returns one value.
 func read[V any](d *database, sql string, arguments ...any) V {
 	d.b.Helper()
 	return drainertest.Value[V](d.b, d, sql, arguments...)
 }
 
-// walPosition is in bytes.
+// walPosition returns the position in the log, in bytes.
 func (d *database) walPosition() float64 {
 	return read[float64](d, `SELECT (pg_current_wal_insert_lsn() - '0/0')::float8`)
 }
 
-// newOutbox is a database with the drainer's schema.
+// newOutbox returns a new database with the drainer's schema.
 func newOutbox(b testing.TB) *outbox {
 	b.Helper()
 	d := newDatabase(b)
@@ -186,14 +183,14 @@ func newOutbox(b testing.TB) *outbox {
 	return &outbox{d}
 }
 
-// setupVariable holds the setup of a process, as JSON.
+// setupVariable names the variable with the setup of a process, as JSON.
 const setupVariable = "BENCH_SETUP"
 
-// patience bounds every wait: far above what a slow machine needs.
+// patience bounds every wait. It is far longer than a slow machine needs.
 const patience = 20 * time.Minute
 
-// process is this binary in another role. What it prints goes to a file, as a
-// collector of logs would have it.
+// process is a process of this binary in another role. Its output goes to a file, as a collector of logs would
+// write it.
 type process struct {
 	b     testing.TB
 	role  string
@@ -201,7 +198,7 @@ type process struct {
 	log   string
 }
 
-// spawn starts a process that lives until it is ended, or the benchmark is.
+// spawn starts a process that runs until end, or until the end of the benchmark.
 func spawn(b testing.TB, role string, setup any, arguments ...string) *process {
 	b.Helper()
 	encoded, err := json.Marshal(setup)
@@ -225,13 +222,13 @@ func spawn(b testing.TB, role string, setup any, arguments ...string) *process {
 	return p
 }
 
-// setupOf is the other end of spawn.
+// setupOf reads the setup that spawn passed to this process.
 func setupOf[S any]() (setup S, err error) {
 	err = json.Unmarshal([]byte(os.Getenv(setupVariable)), &setup)
 	return setup, err
 }
 
-// awaitLog returns what the pattern's group matches, once it is logged.
+// awaitLog returns the match of the pattern's group, once the log has it.
 func (p *process) awaitLog(pattern string) string {
 	p.b.Helper()
 	expression := regexp.MustCompile(pattern)
@@ -289,19 +286,19 @@ func (p *process) kill() {
 	<-p.child.Ended()
 }
 
-// complain is how a process in its role fails.
+// complain reports the error of a process in its role, and returns its exit code.
 func complain(role string, err error) int {
 	fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
 	return 1
 }
 
-// residence is resident memory, in megabytes.
+// residence is the resident memory of a process, in megabytes.
 type residence struct {
 	own         float64 // of the process alone
 	withProgram float64 // and of the program's file, whose pages the kernel takes back as it likes
 }
 
-// memory is the memory of the process now. It is zero where there is no /proc.
+// memory returns the present memory of the process. It is zero without /proc.
 func (p *process) memory() residence {
 	p.b.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.child.Pid()))
@@ -325,7 +322,7 @@ const rounds = 11
 // series holds the figure of one contender in each round.
 type series []float64
 
-// race lets the contenders take turns.
+// race lets the contenders take turns, and returns the figures of each.
 func race(rounds int, contenders ...func() float64) []series {
 	results := make([]series, len(contenders))
 	for range rounds {
@@ -338,9 +335,9 @@ func race(rounds int, contenders ...func() float64) []series {
 
 func (s series) median() float64 { return quantile(s, 0.5) }
 
-// times is how many times the other one's result each round's was. A machine that
-// others share is not as fast in one second as in the next; who ran in the same round
-// met nearly the same one.
+// times returns the ratio of each round's figure to the other contender's figure in that round. A machine that
+// others share changes its speed from second to second, but the contenders of one round met nearly the same
+// machine.
 func (s series) times(other series) series {
 	ratios := make(series, len(s))
 	for round := range s {
@@ -349,10 +346,10 @@ func (s series) times(other series) series {
 	return ratios
 }
 
-// interval holds the true median with 95 % or more, however the figures are distributed.
-// Each of them lies above it or below, with even chances: so it ends at a sample that
-// has so few beyond it as fewer than 2.5 % of fair throws would leave. Without six
-// samples there is none.
+// interval returns bounds between which the true median lies with a probability of at least 95 %, for any
+// distribution of the figures. Each figure lies above or below the median with even chances. So each bound is a
+// sample beyond which there are so few others as fewer than 2.5 % of fair throws of coins would leave. With fewer
+// than six samples there is no interval.
 func (s series) interval() (from, to float64, known bool) {
 	beyond, throws, left := -1, 1.0, 0.0
 	for total := math.Exp2(float64(len(s))); (left+throws)/total <= 0.025; beyond++ {
@@ -389,18 +386,18 @@ func reportRatio(b *testing.B, unit string, ratios series) {
 	}
 }
 
-// quantile is the sample below which that share of them lies.
+// quantile returns the sample below which that share of the samples lies.
 func quantile(samples []float64, share float64) float64 {
 	sorted := slices.Sorted(slices.Values(samples))
 	return sorted[min(len(sorted)-1, int(share*float64(len(sorted))))]
 }
 
-// sizeVariable makes everything smaller, or larger: the rows of one drain.
+// sizeVariable names the variable with the rows of one drain, which scales all sizes.
 const sizeVariable = "BENCH_ROWS"
 
 const fullRows = 200_000
 
-// rows scales what the goals are stated for.
+// rows scales full, a number of rows for which the goals are stated.
 func rows(b testing.TB, full int) int {
 	b.Helper()
 	text, given := os.LookupEnv(sizeVariable)

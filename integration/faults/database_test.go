@@ -22,7 +22,7 @@ import (
 	"github.com/agentoutbox/drainer/internal/throwaway"
 )
 
-// everyClass is a tool of each class, and one whose run can go back.
+// everyClass has a tool of each class, and one whose run can be rolled back.
 var everyClass = []string{harness.Keyed, harness.Set, harness.Once, harness.Asked, harness.Order}
 
 // Agents and daemons are at work each time.
@@ -59,8 +59,8 @@ func TestACrashOfPostgresLosesAndDoublesNothing(t *testing.T) {
 // asDaemon is the name under which Postgres knows a daemon's sessions.
 const asDaemon = "PGAPPNAME=daemon"
 
-// killABackend takes one that serves a daemon. Postgres cannot know what it did
-// to the memory that they share, so all of them end, and it recovers.
+// killABackend kills a backend that serves a daemon. Postgres cannot know what that backend did to shared memory,
+// so it ends all backends and recovers.
 func killABackend(t *testing.T, server *throwaway.Server) {
 	t.Helper()
 	started := cluster.Ask[time.Time](t, server, `SELECT max(backend_start) FROM pg_stat_activity WHERE backend_type = 'checkpointer'`)
@@ -173,7 +173,8 @@ var promotedBehind = scenario{number: 18, on: func(t *testing.T) (*harness.Rig, 
 
 const forgottenEach = 10
 
-// undoForgotten has a run rolled back by a tool that repeats its effect, and a standby that knows of the first step alone.
+// undoForgotten rolls a run back with a tool that repeats its effect, and promotes a standby that has only the
+// first step.
 var undoForgotten = scenario{number: 18, on: func(t *testing.T) (*harness.Rig, func() int) {
 	primary := cluster.Start(t)
 	standby := cluster.Standby(t, primary)
@@ -288,8 +289,8 @@ func TestATurnThatDeadlocksIsRepeated(t *testing.T) {
 	}
 }
 
-// conflicting makes Postgres refuse the first three attempts that are written,
-// and the first three changes of a saga, as it refuses what it cannot serialize.
+// conflicting makes Postgres refuse the first three writes of attempts, and the first three changes of a saga,
+// like serialization failures.
 const conflicting = `
 	CREATE SEQUENCE conflict_attempt;
 	CREATE SEQUENCE conflict_saga;
@@ -351,7 +352,7 @@ func TestARolesStricterIsolationFailsNothing(t *testing.T) {
 	}
 }
 
-// begin is another session's transaction.
+// begin opens the transaction of another session.
 func begin(t *testing.T, rig *harness.Rig, sql string) pgx.Tx {
 	t.Helper()
 	tx := drainertest.Begin(t, rig.DB)
@@ -383,8 +384,7 @@ func TestRowsAreFoundWithoutAListener(t *testing.T) {
 	rig.Check()
 }
 
-// detected bounds how long a connection that is dead without a word may hold
-// anything up.
+// detected bounds how long a connection that died silently may delay anything.
 const detected = time.Minute
 
 // Every connection of the only daemon falls silent, while one of them has locked

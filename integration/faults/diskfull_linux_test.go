@@ -57,7 +57,7 @@ func TestAFullDiskStopsSendingUntilThereIsRoom(t *testing.T) {
 	rig.CheckClaimed()
 }
 
-// smallDisk is a file system of its own in memory.
+// smallDisk returns the path of a small file system in memory.
 func smallDisk(t *testing.T) string {
 	t.Helper()
 	disk, err := os.MkdirTemp("", "drainer-disk-")
@@ -76,7 +76,7 @@ func smallDisk(t *testing.T) string {
 	return disk
 }
 
-// fill takes what room there is.
+// fill writes until the disk is full.
 func fill(t *testing.T, path string) {
 	t.Helper()
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

@@ -26,17 +26,17 @@ import (
 	"github.com/agentoutbox/drainer/internal/throwaway"
 )
 
-// guarded is a worker that reaches one server after another through the same address.
+// guarded is a worker that reaches different servers, one after another, through the same address.
 type guarded struct {
 	*postgres.Store
 	t      *testing.T
 	line   *pgproxy.Proxy
-	url    string // through line
+	url    string // leads through line
 	at     *throwaway.Server
 	worker string
 }
 
-// once never acts again by itself; again has keys.
+// once is a provider whose tool never acts again by itself. again is one whose tool has keys.
 const once, again = "once", "again"
 
 func newGuarded(t *testing.T, at *throwaway.Server, guard postgres.Guard) *guarded {
@@ -68,7 +68,7 @@ func (g *guarded) join() {
 	})
 }
 
-// restarted is the process that comes after this one: it remembers nothing.
+// restarted returns the process after this one, which remembers nothing.
 func (g *guarded) restarted(guard postgres.Guard) *guarded {
 	g.t.Helper()
 	next := *g
@@ -77,7 +77,7 @@ func (g *guarded) restarted(guard postgres.Guard) *guarded {
 	return &next
 }
 
-// moveTo lets the same address lead to another server. Connections end.
+// moveTo makes the same address lead to another server. Open connections end.
 func (g *guarded) moveTo(server *throwaway.Server) {
 	g.t.Helper()
 	g.line.TakeDown()
@@ -117,7 +117,7 @@ func (g *guarded) mustClaim(what string, wantOnce, wantAgain int) map[string][]*
 	return rows
 }
 
-// beat beats until the database answers.
+// beat repeats the heartbeat until the database answers.
 func (g *guarded) beat() (alive bool, err error) {
 	g.t.Helper()
 	drainertest.Eventually(g.t, "the database answers", func() bool {
@@ -127,7 +127,7 @@ func (g *guarded) beat() (alive bool, err error) {
 	return alive, err
 }
 
-// stands is the newest history: its number, whether it is accepted and whether commits were lost.
+// stands checks the newest history: its number, whether it is accepted, and whether commits were lost.
 func (g *guarded) stands(what string, want string) {
 	g.t.Helper()
 	if got := cluster.Ask[string](g.t, g.at, `SELECT format('%s, %s, lost %s', id, coalesce(accepted_by, 'not accepted'), lost::text) FROM outbox.history ORDER BY id DESC LIMIT 1`); got != want {
@@ -161,20 +161,20 @@ func promote(t *testing.T, standby *throwaway.Server) {
 
 var rewindable = throwaway.WithSettings(map[string]string{"wal_log_hints": "on", "full_page_writes": "on", "wal_keep_size": "64MB"})
 
-// pair is a primary with a standby that has caught up.
+// pair returns a primary and a standby that has caught up.
 func pair(t *testing.T) (primary, standby *throwaway.Server) {
 	t.Helper()
 	primary = cluster.Start(t, rewindable)
 	return primary, cluster.Standby(t, primary)
 }
 
-// promotedWithoutItsClaim is a worker at a new primary, which misses the last claim that it was told of.
+// promotedWithoutItsClaim returns a worker at a new primary, which misses the worker's last committed claim.
 func promotedWithoutItsClaim(t *testing.T) *guarded {
 	t.Helper()
 	return promotedWithout(t, func(g *guarded) { g.enqueue("seen") }, func(g *guarded) { g.mustClaim("before", 1, 1) })
 }
 
-// promotedWithout is a worker at a new primary, which has what was seen, and misses what was lost.
+// promotedWithout returns a worker at a new primary, which has the commits of seen and misses those of lost.
 func promotedWithout(t *testing.T, seen, lost func(g *guarded)) *guarded {
 	t.Helper()
 	primary, standby := pair(t)
@@ -405,7 +405,7 @@ func TestTheHistoryIsAcceptedOnceBothOfTwoWorkersFoundTheirClaims(t *testing.T) 
 	}
 	g.stands("one of two has found its claims", "2, not accepted, lost false")
 	g.mustClaim("meanwhile", 0, 1)
-	for range 2 { // the first answers, and the second finds that all have
+	for range 2 { // the first heartbeat answers, and the second finds that all have answered
 		beats(other)
 	}
 	g.stands("both have", "2, drainer, lost false")
@@ -514,12 +514,12 @@ func timeOf(row *drainer.Row) string {
 	return row.FirstAttemptAt.Format(time.RFC3339Nano)
 }
 
-// enqueueEach begins a run at each provider.
+// enqueueEach returns SQL that begins a run at each provider.
 func enqueueEach(run string) string {
 	return fmt.Sprintf(`SELECT outbox.enqueue('%s at ' || provider, 'step', provider || '/act', 'scope', '{}') FROM unnest(ARRAY['%s', '%s']) provider`, run, once, again)
 }
 
-// settles has all rows completed, and ends their claims.
+// settles settles all rows as completed, and finishes their claims.
 func (g *guarded) settles(claimed map[string][]*drainer.Row) {
 	g.t.Helper()
 	g.settlesAs(dispatch.Completed, dispatch.StatusCompleted, claimed)
@@ -540,7 +540,7 @@ func (g *guarded) settlesAs(outcome dispatch.Outcome, status dispatch.Status, cl
 	}
 }
 
-// rollsBack is an operator, and the pass that enqueues the undo.
+// rollsBack compensates the run as an operator, and runs the pass that enqueues the undo.
 func (g *guarded) rollsBack(run string) {
 	g.t.Helper()
 	pool := drainertest.Connect(g.t, g.at.URL)
@@ -717,7 +717,7 @@ func TestEveryKindOfCopyIsNoticed(t *testing.T) {
 	}
 }
 
-// forgetful undoes what an earlier worker of the test noticed in the copy.
+// forgetful removes the marks that an earlier worker of the test left in the copy.
 const forgetful = `UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'test' WHERE kind = 'history_changed';
 	DELETE FROM outbox.history WHERE change IS NOT NULL AND accepted_by IS NULL`
 

@@ -73,7 +73,7 @@ func TestNothingThatALostCommitMayHaveSentIsCancelledBeforeTheFirstHeartbeat(t *
 	}
 }
 
-// retry is by an operator who knows the tools. It returns the intents that are refused.
+// retry retries intents as an operator who has the configuration of the tools. It returns the refused intents.
 func (g *guarded) retry(intents ...int64) (refused []int64) {
 	g.t.Helper()
 	console := operator.Open(cluster.Connect(g.t, g.at))

@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
-// caught is, for each mutant, the scenario that shows what it breaks: an invariant, or
-// what the scenario itself sees.
+// caught maps each mutant to the scenario that catches it, and to the invariant that the mutant breaks. The
+// invariant is empty if the scenario itself sees the fault.
 var caught = map[string]struct {
 	scenario  scenario
 	invariant history.Invariant
@@ -45,12 +45,12 @@ var caught = map[string]struct {
 	"closed_by_the_clock":      {closedBeforeAClaimThatDidNotSeeIt, ""},
 }
 
-// plays is how often a scenario may be played: which of two statements Postgres
-// takes up first is not always in its hand.
+// plays is how often a scenario may be played, since Postgres does not always take up two statements in the wanted
+// order.
 const plays = 3
 
-// What passes with the program must not pass with a program that lacks a guard:
-// else it would show nothing.
+// A scenario that the program passes must fail with a program that lacks a guard. Otherwise the scenario would
+// show nothing.
 func TestEachMutantIsCaughtByAScenarioThatTheProgramPasses(t *testing.T) {
 	t.Parallel()
 	for _, mutant := range program.Mutants {
@@ -70,14 +70,14 @@ func TestEachMutantIsCaughtByAScenarioThatTheProgramPasses(t *testing.T) {
 	}
 }
 
-// scenario is a fault and what it happens to.
+// scenario injects a fault of the catalogue into a set-up.
 type scenario struct {
-	number int               // in the catalogue
-	plan   dispatchtest.Plan // of the provider; nil never fails
+	number int               // of the fault in the catalogue
+	plan   dispatchtest.Plan // the provider's faults; nil for none
 	play   func(t *testing.T, rig *harness.Rig) (times int)
 	wrong  func(rig *harness.Rig) bool // a check beyond the accounts; nil for none
 
-	// on is instead of plan and play where the rig has a server of its own.
+	// on replaces plan and play if the rig has a server of its own.
 	on func(t *testing.T) (rig *harness.Rig, play func() (times int))
 }
 
@@ -90,7 +90,7 @@ func (s scenario) begin(t *testing.T) (*harness.Rig, func() (times int)) {
 	return rig, func() int { return s.play(t, rig) }
 }
 
-// holds plays the scenario with the program, which must come out of it unharmed.
+// holds plays the scenario with the program, and checks that nothing was lost or doubled.
 func (s scenario) holds(t *testing.T) {
 	t.Helper()
 	rig, play := s.begin(t)
@@ -102,8 +102,8 @@ func (s scenario) holds(t *testing.T) {
 	}
 }
 
-// breaks plays it with a mutant, which may never come to rest, and reports
-// whether it breaks that invariant.
+// breaks plays the scenario with a mutant, which may never come to rest, and reports whether it breaks the
+// invariant.
 func (s scenario) breaks(t *testing.T, mutant string, invariant history.Invariant) bool {
 	t.Helper()
 	rig, play := s.begin(t)
@@ -139,7 +139,7 @@ func enqueueOfEach(rig *harness.Rig, intents int) {
 	}
 }
 
-// lost counts the rows whose worker was taken for dead.
+// lost counts the rows whose worker was declared dead.
 func lost(rig *harness.Rig) int {
 	return rig.Count(`SELECT count(*) FROM outbox.attempt WHERE outcome = 'lost'`)
 }

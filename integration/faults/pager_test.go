@@ -23,7 +23,7 @@ import (
 	"github.com/agentoutbox/drainer/integration/program"
 )
 
-// page is an event that a pager receives of an incident.
+// page is an event about an incident, as a pager receives it.
 type page struct {
 	Type string
 	Data struct {
@@ -32,15 +32,15 @@ type page struct {
 	}
 }
 
-// pager is a webhook's receiver. It begins by being down.
+// pager is the receiver of a webhook. It is down at first.
 type pager struct {
 	up       atomic.Bool
-	hangs    atomic.Bool // while it is down: it answers nothing until the client is gone
+	hangs    atomic.Bool // while it is down it does not answer before the client has gone
 	refused  atomic.Int64
 	received chan page
 }
 
-// newPager makes the rig's daemons page there.
+// newPager makes the rig's daemons page to a new pager.
 func newPager(t *testing.T, rig *harness.Rig) *pager {
 	t.Helper()
 	p := &pager{received: make(chan page, 100)}
@@ -85,7 +85,7 @@ func (p *pager) await(t *testing.T, what string, matches func(page) bool) {
 	}
 }
 
-// withoutProof makes orders that cannot be repeated, nor asked for.
+// withoutProof configures orders that can be neither repeated nor looked up.
 func withoutProof(config string) string {
 	before, order, _ := strings.Cut(config, "path: /v1/orders")
 	order = strings.Replace(order, "{class: key_idempotent, ttl: 24h, scope: account}", "{class: non_idempotent}", 1)
@@ -170,7 +170,7 @@ func TestAPageThatAKilledProcessWasSendingIsSentByAnother(t *testing.T) {
 	rig.Check()
 }
 
-// strangerOf connects as a login of the rig's database that may CONNECT and nothing else.
+// strangerOf connects with a login that may CONNECT to the rig's database, and has no other right.
 func strangerOf(t *testing.T, rig *harness.Rig) *pgx.Conn {
 	t.Helper()
 	stranger, err := pgx.Connect(t.Context(), drainertest.Login(t, rig.URL))
@@ -181,8 +181,8 @@ func strangerOf(t *testing.T, rig *harness.Rig) *pgx.Conn {
 	return stranger
 }
 
-// notifications are messages that a stranger may send to River, which has a
-// channel for each schema, and to the daemon.
+// notifications returns messages that a stranger may send to River, which has a channel for each schema, and to
+// the daemon.
 func notifications() (all []struct{ channel, payload string }) {
 	for _, channel := range []string{"outbox.river_control", "river_control", "outbox.river_insert", "outbox.river_leadership", "outbox"} {
 		for _, payload := range []string{
@@ -263,7 +263,7 @@ func TestAStrangersNotificationsCostALaneFewLooks(t *testing.T) {
 	rig.Check()
 }
 
-// turns is how many commits a daemon has made for its lanes.
+// turns returns how many batches a daemon has committed for its lanes.
 func turns(t *testing.T, daemon *program.Daemon) float64 {
 	t.Helper()
 	const series = "drainer_batch_duration_seconds_count "

@@ -23,7 +23,7 @@ import (
 func TestAHugeReplyDoesNotGrowTheDaemon(t *testing.T) {
 	t.Parallel()
 	const (
-		intents = 32 // twice what is in flight at once
+		intents = 32 // twice as many as are in flight at once
 		most    = 128 << 20
 	)
 	bomb := newBomb()
@@ -56,7 +56,7 @@ func TestAHugeReplyDoesNotGrowTheDaemon(t *testing.T) {
 	}
 }
 
-// pour writes until the reader is gone.
+// pour writes until the reader has gone.
 func pour(to io.Writer) {
 	megabyte := make([]byte, 1<<20)
 	for {
@@ -66,7 +66,7 @@ func pour(to io.Writer) {
 	}
 }
 
-// newBomb is 32 MiB that look like 32 KiB.
+// newBomb returns 32 MiB, compressed to 32 KiB.
 func newBomb() []byte {
 	var small bytes.Buffer
 	zipped := gzip.NewWriter(&small)
@@ -176,7 +176,7 @@ func reusedConnectionDies(wire dispatchtest.Wire) scenario {
 				trusted := fmt.Sprintf("    adapter: http\n    tls: {ca: %q}\n", dispatchtest.Authority(t))
 				config = strings.ReplaceAll(config, "    adapter: http\n", trusted)
 			}
-			return strings.Replace(config, "path: /v1/once", "path: /v1/once, body: none", 1) // what has a body is not repeated
+			return strings.Replace(config, "path: /v1/once", "path: /v1/once, body: none", 1) // a request with a body is not repeated
 		})
 		rig.Start()
 		for range intents {
@@ -187,7 +187,7 @@ func reusedConnectionDies(wire dispatchtest.Wire) scenario {
 	}}
 }
 
-// outage fails every request as long as it lasts.
+// outage fails every request until over is true.
 func outage(as dispatchtest.Fault) (plan dispatchtest.Plan, over *atomic.Bool) {
 	over = new(atomic.Bool)
 	return func(string, int) dispatchtest.Fault {
@@ -266,8 +266,7 @@ func TestAnAdapterThatPanicsLeavesDoubtAndALivingDaemon(t *testing.T) {
 	}
 }
 
-// panickedAfterSending panics in place of the second reply, and the same daemon
-// goes on.
+// panickedAfterSending panics in place of the second reply. The same daemon continues.
 func panickedAfterSending(tool string) scenario {
 	return scenario{number: 15, play: func(_ *testing.T, rig *harness.Rig) int {
 		rig.Enqueue(tool, 3)
@@ -277,17 +276,17 @@ func panickedAfterSending(tool string) scenario {
 	}}
 }
 
-// garbler stands before the rig's provider: the first reply under each key is
-// lost, and the client gets something else in its place. The effect is there.
+// garbler is a proxy of the rig's provider. The first reply under each key is lost, and the client gets another
+// text in its place. The effect has happened.
 type garbler struct {
 	provider http.Handler
 	garble   http.HandlerFunc
 
 	mu   sync.Mutex
-	keys map[string]bool // that have met it
+	keys map[string]bool // keys with a garbled reply
 }
 
-// newGarbler makes the rig's daemons go there. No breaker opens.
+// newGarbler makes the rig's daemons use a new garbler, without circuit breakers.
 func newGarbler(t *testing.T, rig *harness.Rig, garble http.HandlerFunc) *garbler {
 	t.Helper()
 	g := &garbler{provider: rig.Provider, garble: garble, keys: map[string]bool{}}
@@ -322,12 +321,12 @@ func (g *garbler) met() int {
 	return len(g.keys)
 }
 
-// patient is for tests in which no attempt is to run out of time, so that a busy
-// machine does not look like a provider that hangs.
+// patient is for tests in which no attempt may time out, so that a busy machine does not look like a provider that
+// hangs.
 func patient(config string) string {
 	return strings.ReplaceAll(config, "timeout: 1s", "timeout: 30s")
 }
 
-// steady is for tests that say how every attempt ends: a worker that loses its lease on a busy
-// machine would leave some of them lost.
+// steady is for tests that check how every attempt ends. If a worker lost its lease on a busy machine, some
+// attempts would be lost.
 func steady(config string) string { return withPatientLease(patient(config)) }

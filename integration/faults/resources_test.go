@@ -84,7 +84,7 @@ func TestADaemonHoldsNoMoreConnectionsThanTheDoctorCountsWith(t *testing.T) {
 	}
 }
 
-// patientLease is one that a slow machine does not lose.
+// patientLease is a lease that a slow machine does not lose.
 const patientLease = 6 * time.Second
 
 func withPatientLease(config string) string {
@@ -122,7 +122,7 @@ func TestADaemonThatMayNotConnectWaitsItsTurn(t *testing.T) {
 	}
 }
 
-// takeItsConnections fills the server until no session of a daemon is left.
+// takeItsConnections takes all connections of the server, until the daemon has no session left.
 func takeItsConnections(t *testing.T, server *throwaway.Server) (crowd []*pgx.Conn) {
 	t.Helper()
 	admin := cluster.Connect(t, server)
@@ -171,7 +171,7 @@ func TestIdleClientsOfTheMetricsPortStopNeitherDeliveriesNorScrapes(t *testing.T
 	}
 }
 
-// crowd has clients that connect, send this much, and stay.
+// crowd connects clients that send the beginning of a request, and keeps them open.
 func crowd(t *testing.T, base string, clients int, begun string) {
 	t.Helper()
 	for range clients {
@@ -337,7 +337,7 @@ func TestAMigrationUnderLoadLetsAgentsPass(t *testing.T) {
 	rig.Start() // it needs the schema as it is now
 }
 
-// undoNewest is the SQL that takes the newest migration back.
+// undoNewest returns the SQL of the newest migration's down part.
 func undoNewest(t *testing.T) string {
 	t.Helper()
 	files, err := filepath.Glob("../../migrations/sql/*.sql")
@@ -352,8 +352,7 @@ func undoNewest(t *testing.T) string {
 	return down + `DELETE FROM outbox.goose_db_version WHERE version_id = (SELECT max(version_id) FROM outbox.goose_db_version)`
 }
 
-// peakMemory is the peak resident memory of a process so far, in bytes, from
-// /proc.
+// peakMemory returns the peak resident memory of a process so far, in bytes, from /proc.
 func peakMemory(t *testing.T, pid int) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -373,8 +372,8 @@ func TestAFloodOfOneTenantNeitherKeepsOthersWaitingNorExceedsItsLimit(t *testing
 	flooded.holds(t)
 }
 
-// flooded has two tenants enqueue more than two replicas can send, one of which has a limit in flight, and then a third
-// tenant a few.
+// flooded has two tenants that enqueue more than two replicas can send, one of them with a limit in flight, and
+// then a third tenant that enqueues a few intents.
 var flooded = scenario{
 	number: 90,
 	play: func(t *testing.T, rig *harness.Rig) int {
@@ -411,8 +410,8 @@ var flooded = scenario{
 	},
 }
 
-// hangAfter has the provider be slow, and hang from the request after the first ones until it is let go:
-// most of the work is still to be done then, on a quick machine as on a slow one.
+// hangAfter makes the provider slow, and makes requests after the first ones hang until goOn is called. So most of
+// the work is left at that time, on a fast machine and on a slow one.
 func hangAfter(rig *harness.Rig, first int) (goOn func()) {
 	var requests atomic.Int64
 	var released atomic.Bool
@@ -434,7 +433,7 @@ func TestARunWithManyIntentsKeepsNoOtherOfItsTenantWaiting(t *testing.T) {
 	crowded.holds(t)
 }
 
-// crowded has one run with more steps than two replicas can send, and then another one with a few.
+// crowded has a run with more steps than two replicas can send, and then a run with a few steps.
 var crowded = scenario{
 	number: 91,
 	play: func(t *testing.T, rig *harness.Rig) int {

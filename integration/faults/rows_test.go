@@ -106,8 +106,7 @@ func TestAPayloadThatKillsEveryWorkerEndsAtItsLastTry(t *testing.T) {
 	poisoned().holds(t)
 }
 
-// poisoned has the provider, at each request for one intent, take its worker
-// away and never answer.
+// poisoned kills the worker at each request for one intent, which the provider never answers.
 func poisoned() scenario {
 	const tries = 3
 	poison := harness.Intent("poison", 1, harness.Keyed)
@@ -175,7 +174,7 @@ func TestAToolThatAReplicaDoesNotKnowWaitsForOneThatDoes(t *testing.T) {
 	}
 }
 
-// olderConfig knows neither the provider set nor the tool shop/order.
+// olderConfig writes a configuration without the provider set and the tool shop/order.
 func olderConfig(t *testing.T, rig *harness.Rig) string {
 	t.Helper()
 	text, err := os.ReadFile(rig.Config)

@@ -72,7 +72,7 @@ func TestARunThatIsTakenBackThriceGoesBackOnce(t *testing.T) {
 
 func name(run int) string { return fmt.Sprintf("purchase-%d", run+1) }
 
-// sagaMoment is when, in the way back of a run, something else happens.
+// sagaMoment is a moment in the rollback of a run at which something else happens.
 type sagaMoment struct {
 	failpoints string
 	await      func(*harness.Rig, *program.Daemon)
@@ -126,8 +126,7 @@ func TestAStepThatEndsWhileItsSagaBeginsIsUndone(t *testing.T) {
 	}
 }
 
-// answeringLate has the effect of the run's first orders, and answers once the
-// test lets it.
+// answeringLate applies the effect of the run's first orders, and answers once the test allows it.
 func answeringLate(run string, orders int) dispatchtest.Plan {
 	late := map[string][]dispatchtest.Fault{}
 	for step := range orders {
@@ -147,8 +146,8 @@ func TestAStepThatCommitsAfterItsRunWentBackIsNotSent(t *testing.T) {
 	stepSlipsIn.holds(t)
 }
 
-// commitsLate commits intents whose ids and due times lie before those of what
-// has been drained meanwhile.
+// commitsLate commits intents whose ids and due times are before those of intents that have been drained
+// meanwhile.
 var commitsLate = scenario{number: 29, play: func(t *testing.T, rig *harness.Rig) (late int) {
 	rig.Start()
 	open := make(chan struct{})
@@ -171,7 +170,7 @@ var commitsLate = scenario{number: 29, play: func(t *testing.T, rig *harness.Rig
 	return late
 }}
 
-// connect is an agent's own connection.
+// connect returns an agent's own connection.
 func connect(t *testing.T, rig *harness.Rig) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), rig.URL)
@@ -182,10 +181,10 @@ func connect(t *testing.T, rig *harness.Rig) *pgx.Conn {
 	return conn
 }
 
-// slowAgent takes its time before it commits.
+// slowAgent is an agent that waits before it commits.
 type slowAgent struct {
 	history.Beginner
-	enqueued chan<- struct{} // closed when all but the commit is done
+	enqueued chan<- struct{} // closed when only the commit is left
 	until    <-chan struct{}
 }
 
@@ -205,8 +204,8 @@ func (c slowCommit) Commit(ctx context.Context) error {
 	return c.Tx.Commit(ctx)
 }
 
-// stepSlipsIn enqueues a step in a transaction that began before its run went
-// back, and does not see that it did.
+// stepSlipsIn enqueues a step in a transaction that began before its run was rolled back, and does not see the
+// rollback.
 var stepSlipsIn = scenario{number: 55, play: func(t *testing.T, rig *harness.Rig) int {
 	rig.Start()
 	rig.Step("run", 1, harness.Order)
@@ -226,7 +225,7 @@ var stepSlipsIn = scenario{number: 55, play: func(t *testing.T, rig *harness.Rig
 	return 1
 }}
 
-// begun is an agent in the middle of its transaction.
+// begun is the open transaction of an agent.
 type begun struct{ pgx.Tx }
 
 func (b begun) Begin(context.Context) (pgx.Tx, error) { return b.Tx, nil }
@@ -246,7 +245,8 @@ func TestWhoDidAStepAndWhenDecidesHowItIsUndone(t *testing.T) {
 	}
 }
 
-// undoneTooLate has an effect whose first attempt is older than the window, and whose last is not.
+// undoneTooLate has an effect whose first attempt is older than the reversal window, and whose last attempt is
+// not.
 var undoneTooLate = scenario{
 	number: 86,
 	plan: dispatchtest.ScriptKeys(map[string][]dispatchtest.Fault{
@@ -273,8 +273,8 @@ var undoneTooLate = scenario{
 	},
 }
 
-// undoConfiguredLater has a step that cannot be undone until the configuration says how and
-// an operator has it tried again.
+// undoConfiguredLater has a step that cannot be undone until the configuration has its undo and an operator
+// retries the saga.
 var undoConfiguredLater = scenario{number: 59, play: func(t *testing.T, rig *harness.Rig) int {
 	complete := rig.Config
 	rig.Reconfigure(func(config string) string {
@@ -296,7 +296,7 @@ var undoConfiguredLater = scenario{number: 59, play: func(t *testing.T, rig *har
 		rig.Count(`SELECT count(*) FROM outbox.intent WHERE compensates IS NOT NULL AND payload ->> 'order' <> ''`) == 0
 }}
 
-// fallbackThrottlesAndGoes has a fallback that leaves no doubt, so that it must not keep the intent.
+// fallbackThrottlesAndGoes has a fallback that refuses without doubt, so the intent must not stay with it.
 var fallbackThrottlesAndGoes = scenario{
 	number: 87,
 	plan: dispatchtest.ScriptKeys(map[string][]dispatchtest.Fault{
@@ -323,15 +323,15 @@ var fallbackThrottlesAndGoes = scenario{
 	},
 }
 
-// withSpare gives the provider "keyed" a fallback that is the same but for its name.
+// withSpare gives the provider "keyed" a fallback that differs only in its name.
 func withSpare(config string) string {
 	keyed := config[strings.Index(config, "  keyed:\n"):strings.Index(config, "  set:\n")]
 	spare := strings.Replace(keyed, "  keyed:\n", "  spare:\n", 1)
 	return strings.Replace(config, keyed, strings.Replace(keyed, "    adapter: http\n", "    adapter: http\n    fallback: spare\n", 1)+spare, 1)
 }
 
-// closedBeforeAClaimThatDidNotSeeIt has a run closed in a transaction that began before a claim and commits
-// after it. What was claimed and not sent yet stays unsent.
+// closedBeforeAClaimThatDidNotSeeIt closes a run in a transaction that begins before a claim and commits after it.
+// Rows that were claimed and not sent yet must not be sent.
 var closedBeforeAClaimThatDidNotSeeIt = scenario{number: 88, play: func(t *testing.T, rig *harness.Rig) int {
 	rig.Step("run", 1, harness.Order)
 	closing := drainertest.Begin(t, rig.DB)

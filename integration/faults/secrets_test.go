@@ -26,8 +26,7 @@ import (
 	"github.com/agentoutbox/drainer/integration/program"
 )
 
-// Every secret has canary in it. What agents name has agentName: operators see
-// it, and to no other.
+// Every secret contains canary. Names that agents choose contain agentName, which only operators may see.
 const (
 	canary    = "canary"
 	agentName = "name-by-agent"
@@ -81,7 +80,7 @@ func TestNoSecretIsInAnyOutput(t *testing.T) {
 	assertLacks(t, "incidents and jobs", kept(t, rig), canary)
 }
 
-// kept returns all texts in the database that operators can see.
+// kept returns all texts in the database that operators can read.
 func kept(t *testing.T, rig *harness.Rig) string {
 	t.Helper()
 	const rows = `SELECT coalesce((SELECT string_agg(i::text, ' ') FROM outbox.incident i), '') || coalesce((SELECT string_agg(row_to_json(j)::text, ' ') FROM outbox.river_job j WHERE kind LIKE 'page%'), '')`
@@ -142,7 +141,7 @@ func TestACredentialThatAProviderRepeatsIsNotKept(t *testing.T) {
 	}
 }
 
-// mistakes are made in a configuration's fields, with what is secret.
+// mistakes has a mistake with a secret for each of these fields of a configuration.
 var mistakes = map[string]string{
 	`base_url: "http://`:        `base_url: "http://${env:CREDENTIALS}@`,
 	`base_url: "`:               `base_url: "${env:TOKEN}`,
@@ -153,8 +152,7 @@ var mistakes = map[string]string{
 	`"/v1/once/{.payload.card}`: `"/v1/once/{${env:CREDENTIALS}}`,
 }
 
-// commands runs commands as people type them, right and wrong, and returns all
-// their output.
+// commands runs commands with right and wrong arguments, and returns all their output.
 func commands(rig *harness.Rig) map[string]string {
 	said := map[string]string{}
 	say := func(p program.Program, lines ...string) {
@@ -179,7 +177,7 @@ func commands(rig *harness.Rig) map[string]string {
 	return said
 }
 
-// withSecrets sends everything past the witness, with secrets.
+// withSecrets configures secrets everywhere, and leads all traffic to the witness.
 func withSecrets(config, provider, witness string) string {
 	settings := fmt.Sprintf(`http: {headers: {Authorization: "Bearer ${env:TOKEN}"}, base_url: "%s/provider"`, witness)
 	config = strings.ReplaceAll(config, "http: {base_url: "+provider, settings)
@@ -190,7 +188,7 @@ func withSecrets(config, provider, witness string) string {
 	return config + fmt.Sprintf("pages:\n  - {webhook: {url: \"%s/pager/${env:PAGER_PATH}\", secret: \"${env:PAGER_SECRET}\"}}\n", witness)
 }
 
-// loginURL is the database's URL with a password.
+// loginURL returns the database's URL with a password.
 func loginURL(t *testing.T, rig *harness.Rig) string {
 	t.Helper()
 	name := "planted_" + strings.ToLower(rand.Text())
@@ -262,7 +260,7 @@ func (w *witness) body(whom string) string {
 	return w.bodies[whom]
 }
 
-// saw is how many of the secrets came to where they belong; all should.
+// saw returns how many of the secrets reached a counterpart. It fails the test unless all did.
 func (w *witness) saw(t *testing.T, secrets ...string) (seen int) {
 	t.Helper()
 	w.mu.Lock()
@@ -278,8 +276,8 @@ func (w *witness) saw(t *testing.T, secrets ...string) (seen int) {
 	return seen
 }
 
-// talks are replies whose secrets a client may repeat in its errors. The first is the
-// probe's, after a refusal, and lets the others in.
+// talks are replies with secrets that a client may repeat in its errors. The first answers the probe after a
+// refusal, so that the other requests are sent.
 var talks = []string{
 	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"id\": \"eff_1\"}canary, unasked for\r\n",
 	"canary is no HTTP\r\n\r\n",
@@ -297,7 +295,7 @@ var talks = []string{
 
 const refusal = "HTTP/1.1 401 canary\r\nContent-Type: application/problem+json\r\nContent-Length: 44\r\n\r\n{\"title\": \"canary is no token\", \"detail\": 1 }"
 
-// talk says the next of them.
+// talk writes the next of the talks.
 func (w *witness) talk(writer http.ResponseWriter) {
 	conn, _, err := writer.(http.Hijacker).Hijack()
 	if err != nil {
@@ -379,7 +377,7 @@ func TestWhatAnAgentCreatesInPublicRunsAsNoDaemonAndNoOperator(t *testing.T) {
 	}
 }
 
-// loginOf is a login of that role, with public on its path.
+// loginOf returns the URL of a login with that role, whose search_path has public.
 func loginOf(t *testing.T, rig *harness.Rig, role string) *url.URL {
 	t.Helper()
 	name := strings.ToLower(role[len("outbox_"):] + "_" + rand.Text())
@@ -418,8 +416,8 @@ func shadow(t *testing.T, agent *url.URL) {
 	}
 }
 
-// attack shows that a careless statement of that login would run what the agent created, and
-// forgets that it did.
+// attack shows that a careless statement of that login would run the agent's function, and resets the record of
+// it.
 func attack(t *testing.T, rig *harness.Rig, login *url.URL) (ran int) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), login.String())

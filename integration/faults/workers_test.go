@@ -91,7 +91,7 @@ func killedAt(t *testing.T, rig *harness.Rig, moment failpoint.Point) (kills int
 	return kills
 }
 
-// killedWhile has every first request hang until the worker is dead.
+// killedWhile makes every first request hang until the worker is dead.
 func killedWhile(hang dispatchtest.Fault) scenario {
 	return scenario{number: 3, plan: dispatchtest.Script(hang), play: func(t *testing.T, rig *harness.Rig) int {
 		const each = 2
@@ -109,11 +109,11 @@ func killedWhile(hang dispatchtest.Fault) scenario {
 	}}
 }
 
-// claims is in the SQL that claims, and nowhere else.
+// claims is a text that only the SQL of claims contains.
 const claims = "INSERT INTO outbox.claim"
 
-// killedBeforeItsClaimWasCommitted kills a worker as soon as the provider has
-// its request, which is not to happen while the claim's commit is kept back.
+// killedBeforeItsClaimWasCommitted kills a worker as soon as the provider has its request. The provider must not
+// get one while the claim's commit is held back.
 var killedBeforeItsClaimWasCommitted = scenario{number: 3, plan: dispatchtest.Script(dispatchtest.HangAfter), play: func(t *testing.T, rig *harness.Rig) int {
 	rig.Reconfigure(onceAlone)
 	rig.Enqueue(harness.Once, 1)
@@ -131,7 +131,7 @@ var killedBeforeItsClaimWasCommitted = scenario{number: 3, plan: dispatchtest.Sc
 	return rig.Provider.Ledger.Audit().TotalRequests()
 }}
 
-// onceAlone leaves one provider, so that the first claim is that of its row.
+// onceAlone leaves only one provider, so that the first claim has its row.
 func onceAlone(config string) string {
 	before, providers, _ := strings.Cut(config, "  keyed:\n")
 	_, once, _ := strings.Cut(providers, "  once:\n")
@@ -139,8 +139,7 @@ func onceAlone(config string) string {
 	return before + "  once:\n" + once
 }
 
-// sendsWhileItBeats gives the only worker the time of a few heartbeats: enough
-// for a hundred requests.
+// sendsWhileItBeats gives the only worker the time of a few heartbeats, which is enough for a hundred requests.
 func sendsWhileItBeats(t *testing.T, rig *harness.Rig) (sends bool) {
 	t.Helper()
 	beats := map[time.Time]bool{}
@@ -158,13 +157,13 @@ func sendsWhileItBeats(t *testing.T, rig *harness.Rig) (sends bool) {
 	return sends
 }
 
-// killedHolding kills a worker that knows the outcome of its only row.
+// killedHolding kills a worker that has the outcome of its only row.
 func killedHolding(tool string) scenario {
 	return scenario{number: 4, play: func(t *testing.T, rig *harness.Rig) int { return killedWithAReply(t, rig, tool) }}
 }
 
-// refusedAfterADeath has the provider refuse what it has done before: that is no
-// word about the first time.
+// refusedAfterADeath makes the provider refuse an effect that it has applied before. Such a refusal says nothing
+// about the first attempt.
 func refusedAfterADeath(tool string) scenario {
 	s := killedHolding(tool)
 	s.plan = dispatchtest.Script(dispatchtest.None, dispatchtest.Declined)
@@ -181,8 +180,7 @@ func killedWithAReply(t *testing.T, rig *harness.Rig, tool string) (rows int) {
 	return rows
 }
 
-// hostRestarts brings each worker back at once, while the lease of the one
-// before it still runs.
+// hostRestarts restarts each worker at once, while the lease of the worker before it still runs.
 var hostRestarts = scenario{number: 12, play: func(t *testing.T, rig *harness.Rig) (restarts int) {
 	for _, tool := range everyClass {
 		rig.Enqueue(tool, 1)
@@ -204,8 +202,8 @@ func TestAWorkerWhoseHeartbeatHangsSendsNothingOnceItsLeaseIsOver(t *testing.T) 
 	heartbeatHangs.holds(t)
 }
 
-// heartbeatsFail of a worker whose requests hang, so that it loses its lease
-// while they are on their way.
+// heartbeatsFail fails the heartbeats of a worker whose requests hang, so that it loses its lease while they are
+// under way.
 var heartbeatsFail = scenario{number: 11, plan: dispatchtest.Script(dispatchtest.HangAfter), play: func(t *testing.T, rig *harness.Rig) int {
 	enqueueOfEach(rig, 3)
 	silent := rig.Start(arm("heartbeat=fail@*"))
@@ -219,8 +217,8 @@ var heartbeatsFail = scenario{number: 11, plan: dispatchtest.Script(dispatchtest
 	return failedBeats(silent)
 }}
 
-// heartbeatHangs in a worker that is slow, too: when it comes to send, the
-// provider has answered others that nothing happened. It dies of any reply.
+// heartbeatHangs makes a heartbeat hang in a worker that is also slow. Before it sends, the provider has told
+// other workers in a lookup that nothing happened. It dies of any reply.
 var heartbeatHangs = scenario{number: 11, play: func(_ *testing.T, rig *harness.Rig) int {
 	rig.Enqueue(harness.Asked, 3)
 	slow := rig.Start(arm("heartbeat=hang@2,claim_committed=hold,after_reply=kill"))
@@ -272,8 +270,8 @@ var (
 	}}
 )
 
-// enqueueWithoutLookup leaves out the tool that only a lookup guards, as requests may be on their way
-// when their worker is frozen: one that is sent after the lookup's answer is not covered.
+// enqueueWithoutLookup leaves out the tool that only a lookup protects. When a worker is frozen, its requests may
+// be under way, and one that arrives after the lookup's answer is not covered.
 func enqueueWithoutLookup(rig *harness.Rig) {
 	for _, tool := range everyClass {
 		if tool != harness.Asked {
@@ -282,7 +280,7 @@ func enqueueWithoutLookup(rig *harness.Rig) {
 	}
 }
 
-// suspended has a worker come back when others have settled what it holds.
+// suspended makes a worker continue after others have settled its rows.
 func suspended(rig *harness.Rig, points string) (rows int) {
 	late := rig.Start(arm(points))
 	late.WaitFor("failpoint")
@@ -359,8 +357,8 @@ func TestARowThatIsSettledWhileItIsReapedEndsOnce(t *testing.T) {
 	}
 }
 
-// reapedFirst has a worker settle a row whose claim a reaper has locked. That it
-// had its effect must not be lost.
+// reapedFirst makes a worker settle a row whose claim a reaper has locked. The evidence of its effect must not be
+// lost.
 func reapedFirst(moment failpoint.Point, tool string) scenario {
 	return scenario{number: 13, play: func(t *testing.T, rig *harness.Rig) int {
 		rig.Enqueue(tool, 1)
@@ -376,8 +374,8 @@ func reapedFirst(moment failpoint.Point, tool string) scenario {
 	}}
 }
 
-// settledWhileItIsReaped has a reaper come while a settlement is made and not
-// yet committed, of one of two rows of a claim.
+// settledWhileItIsReaped makes a reaper read a claim of two rows while the settlement of one row is made and not
+// committed yet.
 var settledWhileItIsReaped = scenario{
 	number: 13,
 	plan: dispatchtest.ScriptKeys(map[string][]dispatchtest.Fault{
@@ -408,13 +406,13 @@ var settledWhileItIsReaped = scenario{
 	},
 }
 
-// Each is in one statement, near its start, and nowhere else.
+// Each text is near the start of one statement, and in no other statement.
 const (
 	settlements = "WITH fence AS"
 	reaping     = "NOT EXISTS (SELECT FROM outbox.worker w"
 )
 
-// waits reports whether a statement with that text waits for another's lock.
+// waits reports whether a statement with that text waits for a lock.
 func waits(rig *harness.Rig, text string) bool {
 	return rig.Count(`SELECT count(*) FROM pg_stat_activity
 		WHERE datname = current_database() AND wait_event_type = 'Lock' AND strpos(query, $1) > 0`, text) > 0
@@ -455,7 +453,7 @@ func TestReplicasThatAreKilledAtRandomLoseAndDoubleNothing(t *testing.T) {
 	rig.CheckClaimed()
 }
 
-// stopAtWork suspends all daemons at a moment when rows are in their hands.
+// stopAtWork suspends all daemons at a moment when they hold rows.
 func stopAtWork(t *testing.T, rig *harness.Rig, daemons []*program.Daemon) {
 	t.Helper()
 	signal := func(signal syscall.Signal) {
@@ -477,14 +475,14 @@ func stopAtWork(t *testing.T, rig *harness.Rig, daemons []*program.Daemon) {
 	})
 }
 
-// takeBack enqueues a run that is to be undone.
+// takeBack enqueues a run that will be rolled back.
 func takeBack(rig *harness.Rig, run string) {
 	rig.Step(run, 1, harness.Order)
 	rig.Step(run, 2, harness.Order)
 	rig.Step(run, 3, harness.Declined)
 }
 
-// awaitWorkOfEach returns once each replica has completed a few rows from now on.
+// awaitWorkOfEach returns once each replica has completed a few more rows.
 func awaitWorkOfEach(t *testing.T, rig *harness.Rig, replicas int) {
 	t.Helper()
 	healed := drainertest.Value[time.Time](t, rig.DB, `SELECT clock_timestamp()`)
@@ -496,7 +494,7 @@ func awaitWorkOfEach(t *testing.T, rig *harness.Rig, replicas int) {
 	})
 }
 
-// chaosSeed is logged, so that a run can be repeated.
+// chaosSeed returns the seed of a run, and logs it so that the run can be repeated.
 func chaosSeed(t *testing.T) uint64 {
 	t.Helper()
 	seed := rand.Uint64()

@@ -4,10 +4,9 @@
 -- named, Postgres looks for types there first, and a caller's pg_temp.text would run the caller's code.
 
 -- +goose StatementBegin
--- The four parts as netstrings, and one more for each of ns=, tenant= and gen= that is
--- set, hashed; package dispatch computes the same. As
--- an SQL function it could not be inlined, because convert_to is only STABLE, and
--- was planned again in every transaction: a quarter of what enqueueing took.
+-- Hashes the four parts as netstrings, and one more netstring for each of ns=, tenant= and gen= that is set.
+-- Package dispatch computes the same key. It is PL/pgSQL, because an SQL function could not be inlined (convert_to
+-- is only STABLE), and was planned again in every transaction, which took a quarter of the time of an enqueue.
 CREATE FUNCTION outbox.idempotency_key(agent_run_id text, step_id text, tool_name text, business_scope text,
                                        namespace text DEFAULT NULL, tenant text DEFAULT NULL, generation int DEFAULT NULL)
 RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
@@ -25,16 +24,18 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- The tenant of the caller's login: null without one. It follows the grants and not pg_has_role, to which a superuser is a
--- member of every role. Not current_user, which SET ROLE changes for anyone who shares the login.
+-- Returns the tenant of the caller's login, or null. Raises OB005 for a login with several. It follows the grants,
+-- because for pg_has_role a superuser is a member of every role. It does not use current_user, because SET ROLE
+-- changes that for anyone who shares the login.
 CREATE FUNCTION outbox.session_tenant() RETURNS smallint
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
   tenants smallint[] := ARRAY(
     WITH RECURSIVE held (role) AS (
       SELECT to_regrole(quote_ident(session_user))::oid
-      -- OFFSET and the array keep these look-ups: as joins they would read all members, and all tenants. From PostgreSQL 16
-      -- on, the maker of a role is a member that may only administer it. Earlier ones have no such columns, and read those of v.
+      -- OFFSET and the array keep these index look-ups: joins would read all members and all tenants. From
+      -- PostgreSQL 16 on, the creator of a role is a member that may only administer it. Earlier versions lack
+      -- these two columns, so the names refer to those of v.
       UNION SELECT m.roleid FROM held CROSS JOIN (VALUES (true, true)) v (inherit_option, set_option)
         CROSS JOIN LATERAL (SELECT roleid FROM pg_auth_members WHERE member = held.role AND (inherit_option OR set_option) OFFSET 0) m)
     SELECT tenant_id FROM outbox.tenant WHERE role = ANY (ARRAY(SELECT pg_get_userbyid(role) FROM held)));
@@ -48,7 +49,7 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- Whether the caller's login reads every tenant's intents.
+-- Reports whether the caller's login reads every tenant's intents.
 CREATE FUNCTION outbox.sees_all() RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -58,7 +59,7 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- It says no more than that the run id is taken.
+-- Raises OB005. The error tells no more than that the run id is taken.
 CREATE FUNCTION outbox.refuse_stranger() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   RAISE EXCEPTION 'outbox: this agent_run_id is taken by another tenant'
@@ -86,8 +87,8 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- How many a counter has in this second, with these. A sequence that is ahead of the clock is the next second's, where a
--- producer is late, or else the clock was set back.
+-- Adds more to a counter, and returns its count in this second. A value of the next second is kept, because this
+-- producer may be late. A value further ahead means that the clock was set back, and the counter starts again.
 CREATE FUNCTION outbox.count_in_second(counter regclass, more bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -105,10 +106,11 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- Counts in sequences, which no producer locks for longer than it takes to count: a row would stay locked until its
--- commit. What rolls back stays counted, until the second is over, or the queue is measured. A sequence that is set by two
--- at once loses the counts of a moment. The first producer whose time has come measures the queue, once a second, or so
--- seldom that it takes a twentieth of the time, or every ten minutes.
+-- Raises OB006 for intents beyond a tenant's limits. It counts in sequences, because a producer locks a sequence
+-- only while it counts; a row would stay locked until the commit. Intents that roll back stay counted until the
+-- second is over, or until the queue is measured. If two producers set a sequence at once, it loses the counts of
+-- a moment. The first producer whose time has come measures the queue: at most once a second, at most for a
+-- twentieth of the time, and at least every ten minutes.
 CREATE FUNCTION outbox.keep_limits(own smallint, intents bigint, bytes bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -160,11 +162,12 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- A run belongs to the tenant that began it. The unique row of the run makes those who begin one at the same moment
--- wait for each other. The steps of a run that is older than the tenants, or than a prune, tell whose it is. A row that is
--- there stays until the commit: a prune does not see the step. If it came first, the row is put back.
--- No statement has an array for a parameter: Postgres would plan it again in each call, which took as long as the rest of
--- enqueue. And none is a join of added that a plan for many rows could make by reading the whole of run.
+-- Keeps a run to the tenant that began it. The unique row of the run makes transactions that begin it at the same
+-- moment wait for each other. If a run is older than the tenants, or a prune deleted its row, its earlier steps
+-- tell its tenant. An existing row is locked until the commit, because a prune does not see the new step yet. If a
+-- prune deleted the row first, the row is inserted again. No statement has an array for a parameter: Postgres
+-- would plan it again in each call, which took as long as the rest of enqueue. No statement joins added in a way
+-- that a plan for many rows could execute by reading the whole of outbox.run.
 CREATE FUNCTION outbox.keep_walls() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -212,8 +215,8 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- A trigger that is disabled costs nothing at enqueue; to look whether there are tenants would cost 4 %. The walls come
--- before queue_intents, which tells whether a run is closed.
+-- A disabled trigger costs nothing at enqueue; a look for tenants would cost 4 %. keep_walls runs before
+-- queue_intents, as its name sorts first, so that another tenant does not learn whether a run is closed.
 CREATE TRIGGER set_tenant BEFORE INSERT ON outbox.intent FOR EACH ROW WHEN (NEW.compensates IS NULL)
   EXECUTE FUNCTION outbox.set_tenant();
 CREATE TRIGGER keep_walls AFTER INSERT ON outbox.intent REFERENCING NEW TABLE AS added
@@ -221,16 +224,16 @@ CREATE TRIGGER keep_walls AFTER INSERT ON outbox.intent REFERENCING NEW TABLE AS
 ALTER TABLE outbox.intent DISABLE TRIGGER set_tenant, DISABLE TRIGGER keep_walls;
 
 -- +goose StatementBegin
--- With the first tenant the walls go up, and with the last one they come down. That waits for agents' open transactions.
--- A tenant that was limited has its counters as long as it is there: they are not dropped with its limits, because a
--- producer that saw those may be about to count.
+-- Enables the walls with the first tenant, and disables them with the last one. That waits for agents' open
+-- transactions. A tenant that once had a limit keeps its counters until it is deleted. They are not dropped with
+-- its limits, because a producer that saw the limits may be about to count.
 CREATE FUNCTION outbox.raise_walls() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 DECLARE
   walled boolean;
   counter text;
 BEGIN
-  LOCK TABLE outbox.tenant IN SHARE UPDATE EXCLUSIVE MODE;  -- any login could hold an advisory lock
+  LOCK TABLE outbox.tenant IN SHARE UPDATE EXCLUSIVE MODE;  -- not an advisory lock, which any login could hold
   walled := EXISTS (SELECT FROM outbox.tenant);
   IF walled IS DISTINCT FROM (SELECT tgenabled <> 'D' FROM pg_trigger WHERE tgrelid = 'outbox.intent'::regclass AND tgname = 'set_tenant') THEN
     EXECUTE format('ALTER TABLE outbox.intent %1$s TRIGGER set_tenant, %1$s TRIGGER keep_walls', CASE WHEN walled THEN 'ENABLE' ELSE 'DISABLE' END);
@@ -253,8 +256,9 @@ END $$;
 CREATE TRIGGER raise_walls AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox.tenant FOR EACH STATEMENT EXECUTE FUNCTION outbox.raise_walls();
 
 -- +goose StatementBegin
--- Records that an intent was enqueued again; another payload is refused. A tenant's max_rate bounds the rows that it
--- writes by that. What exceeds it is answered like the rest: an agent whose reply was lost may repeat more at once.
+-- Records that an intent was enqueued again. Raises OB001 for another payload, and OB005 for another tenant. A
+-- tenant's max_rate bounds the rows that this writes in a second. A repeat beyond it gets the same answer without
+-- a row, because an agent whose reply was lost may repeat many enqueues at once.
 CREATE FUNCTION outbox.record_duplicate(stored outbox.intent, payload jsonb)
 RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -278,7 +282,8 @@ BEGIN
     INSERT INTO outbox.duplicate (intent_id) VALUES (stored.id);
     RETURN;
   END IF;
-  -- What nextval alone writes to the log is 32 ahead: a crash or a failover would count as collisions.
+  -- nextval alone logs a value that is 32 ahead: after a crash or a failover the difference would count as
+  -- collisions.
   PERFORM setval('outbox.collisions', nextval('outbox.collisions')), setval('outbox.last_collision', stored.id);
   RAISE EXCEPTION 'outbox: this key already belongs to an intent with another payload'
     USING ERRCODE = 'OB001',
@@ -289,11 +294,11 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- ON CONFLICT DO NOTHING would drop a repeated key in silence. Without sequential scans, because
--- a plan made while the table was empty is kept, and is quadratic in a bulk insert.
--- outbox.proposed counts the rows that the running INSERT offered and that no committed intent
--- forbade. Any client can set it, so it begins with the transaction that it is about: what another
--- client left on a pooled connection counts for nothing, and a client that forges its own loses its own rows.
+-- Records or refuses a repeated key, which ON CONFLICT DO NOTHING would drop in silence. It disables sequential
+-- scans, because a plan that was made while the table was empty is kept, and is quadratic in a bulk insert.
+-- outbox.proposed counts the rows that the running INSERT offered and whose keys no committed intent had. Any
+-- client can set it, so its value begins with the id of its transaction. So a value that another client left on a
+-- pooled connection is ignored, and a client that forges the value loses only its own rows.
 CREATE FUNCTION outbox.catch_duplicate() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -304,7 +309,7 @@ BEGIN
   SELECT * INTO stored FROM outbox.intent i
   WHERE (i.agent_run_id, i.step_id, i.tool_name, i.business_scope)
       = (NEW.agent_run_id, NEW.step_id, NEW.tool_name, NEW.business_scope)
-  FOR KEY SHARE;  -- what a prune is about to forget is new
+  FOR KEY SHARE;  -- waits for a prune: an intent that it deletes is enqueued as new
   IF NOT FOUND THEN
     NEW.namespace := coalesce((SELECT p.namespace FROM outbox.provider p WHERE p.name = split_part(NEW.tool_name, '/', 1)),
                               (SELECT nullif(s.value, '') FROM outbox.setting s WHERE s.name = 'namespace'));
@@ -317,17 +322,17 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- enqueue() looks after its own duplicates, and sees those that race it too. Any client can set
--- outbox.enqueueing, so it counts only where the owner inserts, as in enqueue(). Undos come from the daemon
--- alone: it gives them their namespace, and one that is there already fails its statement.
+-- enqueue() handles its own duplicates, including those of concurrent transactions. Any client can set
+-- outbox.enqueueing, so it is respected only if the owner inserts, as in enqueue(). Undos come from daemons only:
+-- a daemon sets their namespace, and a repeated undo fails its statement.
 CREATE TRIGGER catch_duplicate BEFORE INSERT ON outbox.intent FOR EACH ROW
   WHEN (NEW.compensates IS NULL AND (current_setting('outbox.enqueueing', true) IS DISTINCT FROM 'on'
         OR NOT has_table_privilege('outbox.intent'::regclass, 'DELETE')))
   EXECUTE FUNCTION outbox.catch_duplicate();
 
 -- +goose StatementBegin
--- Refuses a tool that no daemon serves, where daemons have said what they serve of its provider: a misspelt
--- name would wait for a tool that never comes. The nearest name shares the most letters with it at both ends. It is
+-- Raises OB004 for a tool that no daemon serves, although daemons announced tools of its provider: an intent with
+-- a misspelt name would wait forever. The nearest name shares the most letters with it at both ends. It is
 -- suggested if at most a third of the operation's letters differ, or two that may have changed places.
 CREATE FUNCTION outbox.refuse_unknown_tool(tool text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -359,7 +364,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   ours text := pg_current_xact_id()::text || ':';
   proposed text := current_setting('outbox.proposed', true);
-  woken text;  -- the lanes that the running transaction wakes as it commits
+  woken text;  -- the lanes that the running transaction wakes when it commits
   waiting text;
   place tid;
   unknown text := (
@@ -372,7 +377,7 @@ BEGIN
     PERFORM outbox.refuse_unknown_tool(unknown);
   END IF;
   IF starts_with(proposed, ours) THEN
-    IF split_part(proposed, ':', 2)::int > (SELECT count(*) FROM added) THEN  -- a twin committed in between: compare with it
+    IF split_part(proposed, ':', 2)::int > (SELECT count(*) FROM added) THEN  -- a twin committed in between; a retry compares with it
       RAISE EXCEPTION 'outbox: another transaction committed the same key at the same moment'
         USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction, or call outbox.enqueue, which waits and compares.';
     END IF;
@@ -384,7 +389,8 @@ BEGIN
   END IF;
   INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, bytes, tenant, era)
   SELECT provider, greatest(created_at, not_before), a.id, agent_run_id, payload_bytes + coalesce(octet_length(headers::text), 0), coalesce(tenant, 0),
-         -- an undo that is enqueued again, because the database forgot the first one, is as old as that may be
+         -- an undo may be enqueued again because the database forgot the first one: its era is then the last one
+         -- in doubt
          coalesce(CASE WHEN compensates <= doubted_through THEN doubted_before - 1 ELSE era END, 0)
   FROM added a LEFT JOIN (SELECT era, doubted_before, doubted_through FROM outbox.history ORDER BY id DESC LIMIT 1) h ON true;
   IF EXISTS (SELECT FROM outbox.provider WHERE idle_until > now()) THEN
@@ -397,7 +403,7 @@ BEGIN
       woken := (woken::text[] || waiting)::text;
       PERFORM set_config('outbox.wakes', ours || woken, true);
       INSERT INTO outbox.wake_up VALUES (waiting) RETURNING ctid INTO place;
-      DELETE FROM outbox.wake_up WHERE ctid = place;  -- its trigger still comes at commit
+      DELETE FROM outbox.wake_up WHERE ctid = place;  -- its trigger still runs at commit
     END LOOP;
   END IF;
   RETURN NULL;
@@ -408,11 +414,11 @@ CREATE TRIGGER queue_intents AFTER INSERT ON outbox.intent REFERENCING NEW TABLE
   FOR EACH STATEMENT EXECUTE FUNCTION outbox.queue_intents();
 
 -- +goose StatementBegin
--- Postgres lets those who notify commit one after the other, each once the one before is on
--- disk. So of those who commit at once one does, and the lane it wakes looks out for the others.
--- It speaks for 50 ms and no longer: its commit may wait for a standby, or for another check.
--- Any login may fill the server's queue of notifications, and a commit that notifies then fails.
--- So beyond half of it the lane is left to poll.
+-- Notifies the lane. Postgres lets transactions that notify commit one after the other, each when the one before
+-- is on disk. So of those that commit at once only one notifies, and the lane that it wakes looks for the rows of
+-- the others. The next 50 ms get a notification of their own, because the first commit may wait for a standby, or
+-- for another check. Any login may fill the server's queue of notifications, and a commit that notifies then
+-- fails. So if that queue is half full, the lane has to poll.
 CREATE FUNCTION outbox.wake_lane() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -430,11 +436,11 @@ CREATE CONSTRAINT TRIGGER wake_lane AFTER INSERT ON outbox.wake_up DEFERRABLE IN
   FOR EACH ROW EXECUTE FUNCTION outbox.wake_lane();
 
 -- +goose StatementBegin
--- Commits an effect to be dispatched, with the caller's transaction. The same
--- key again creates nothing and tells where the intent stands. Raises OB001
--- for another payload, OB002 for a run that is, or was, compensated or cancelled, OB003 for
--- arguments that cannot make an intent, OB004 for a tool that its provider's daemons do not serve, OB005 for a run
--- of another tenant, and OB006 beyond a limit of the caller's.
+-- Enqueues an intent, which is dispatched after the caller's transaction commits. If the key exists already, it
+-- creates nothing and returns the intent's present status. Raises OB001 for another payload, OB002 for a run that
+-- is, or was, compensated or cancelled, OB003 for arguments that cannot make an intent (and with require_state for
+-- a transaction that has written nothing before), OB004 for a tool that its provider's daemons do not serve, OB005
+-- for a run of another tenant, and OB006 beyond a limit of the caller's tenant.
 CREATE FUNCTION outbox.enqueue(agent_run_id text, step_id text, tool_name text, business_scope text, payload jsonb,
                                not_before timestamptz DEFAULT NULL, headers jsonb DEFAULT NULL)
 RETURNS TABLE (intent_id bigint, created boolean, status text, idempotency_key text)

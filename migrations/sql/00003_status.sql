@@ -1,7 +1,7 @@
 -- +goose Up
 
--- Where each intent of every tenant stands, for daemons and operators. What is neither queued nor settled is claimed, so
--- the claims, slow to search, need not be read.
+-- The present status of each intent of every tenant, for daemons and operators. An intent that is neither queued
+-- nor settled is claimed, so the view need not read the claims, which are slow to search.
 CREATE VIEW outbox.standing AS
 SELECT i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.provider,
        outbox.idempotency_key(i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.namespace, NULL,
@@ -9,7 +9,7 @@ SELECT i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.provider,
        CASE WHEN last.status <> 'pending' THEN last.status
             WHEN q.intent_id IS NULL THEN 'in_progress'
             ELSE 'pending' END AS status,
-       -- dispatches that may have sent something: not what was given back, nor a lookup, nor what an operator did
+       -- attempts that may have sent a request: not released ones, nor lookups, nor an operator's decisions
        (SELECT count(*)::int FROM outbox.attempt a
         WHERE a.intent_id = i.id AND a.started_at IS NOT NULL AND NOT a.lookup) AS attempts,
        q.next_attempt_at,
@@ -24,7 +24,7 @@ LEFT JOIN outbox.queue q ON q.intent_id = i.id
 LEFT JOIN LATERAL (
   SELECT * FROM outbox.attempt a WHERE a.intent_id = i.id ORDER BY a.attempt DESC LIMIT 1
 ) last ON true
--- What the provider said stays to be read when an operator, or an undo, has had the last word.
+-- The provider's answer stays readable after an operator, or an undo, has added the newest row.
 LEFT JOIN LATERAL (
   SELECT http_status, response FROM outbox.attempt a
   WHERE a.intent_id = i.id AND a.started_at IS NOT NULL ORDER BY a.attempt DESC LIMIT 1
@@ -34,8 +34,8 @@ LEFT JOIN LATERAL (
   WHERE a.intent_id = i.id AND a.provider_ref IS NOT NULL ORDER BY a.attempt DESC LIMIT 1
 ) named ON true;
 
--- What an agent sees of it: its tenant's. Behind the barrier no function of the reader's meets another tenant's row, and
--- a join is not turned into look-ups: so the program's own statements read outbox.standing.
+-- The intents of the reader's tenant, for agents. The security barrier keeps the reader's functions from other
+-- tenants' rows. It also prevents index look-ups in a join, so the program's own statements read outbox.standing.
 CREATE VIEW outbox.status WITH (security_barrier) AS
 SELECT agent_run_id, step_id, tool_name, business_scope, provider, idempotency_key, status, attempts, next_attempt_at, last_outcome,
        last_error, http_status, response, provider_ref, created_at, finished_at, intent_id
@@ -43,12 +43,13 @@ FROM outbox.standing
 WHERE NOT EXISTS (SELECT FROM outbox.tenant) OR (SELECT outbox.sees_all()) OR tenant IS NOT DISTINCT FROM (SELECT outbox.session_tenant());
 
 -- +goose StatementBegin
--- Has what settles notify for 30 s. A login has one row, which is written once in 15 s however many of its processes
--- wait, and which goes after the login. Nothing here waits for another transaction.
+-- Makes settlements notify for the next 30 s. Each login has one row. The row is written once in 15 s, however
+-- many of the login's processes wait, and is deleted after the login. The function does not wait for other
+-- transactions. Raises read_only_sql_transaction on a standby.
 CREATE FUNCTION outbox.arm() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF pg_is_in_recovery() THEN  -- it has no unlogged table, and what it does not see may be committed
+  IF pg_is_in_recovery() THEN  -- a standby has no unlogged tables, and may lack committed rows
     RAISE EXCEPTION 'outbox: results are awaited on the primary, and this is a standby' USING ERRCODE = 'read_only_sql_transaction';
   END IF;
   IF current_setting('transaction_read_only') = 'on'
@@ -64,9 +65,10 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- Which of these intents have settled, and those that are not there: their status is null. What is not returned will
--- settle, or is seen by others alone. Listen on outbox_settled, ask again when it tells or every 250 ms, and outside of
--- a transaction. It reads as the caller, so it tells no more than the view.
+-- Returns those of the intents that have settled and, with a null status, those that do not exist or that the
+-- caller may not see. An intent that is not returned has not settled in the caller's snapshot. Listen on
+-- outbox_settled. Call it again after a notification, or every 250 ms, and outside of a transaction. It reads with
+-- the caller's rights, so it returns no more than outbox.status.
 CREATE FUNCTION outbox.await(ids bigint[])
 RETURNS TABLE (intent_id bigint, status text, provider_ref text, response jsonb, last_error text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -75,14 +77,14 @@ BEGIN
   PERFORM outbox.arm();
   RETURN QUERY SELECT asked.id, s.status, s.provider_ref, s.response, s.last_error
     FROM unnest(ids) AS asked (id)
-    LEFT JOIN LATERAL (SELECT * FROM outbox.status WHERE intent_id = asked.id LIMIT 1) s ON true  -- LIMIT: one after the other
+    LEFT JOIN LATERAL (SELECT * FROM outbox.status WHERE intent_id = asked.id LIMIT 1) s ON true  -- LIMIT makes this one look-up for each id
     WHERE s.intent_id IS NULL OR s.finished_at IS NOT NULL;
 END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- Every way to settle appends an attempt. A batch notifies once, without an id, since any login can listen; as in
--- wake_lane, a full queue of notifications must not fail its commit.
+-- Notifies waiters. Every settlement appends an attempt. A statement notifies once, without an id, because any
+-- login can listen. As in wake_lane, a full queue of notifications must not fail the commit.
 CREATE FUNCTION outbox.tell_waiters() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

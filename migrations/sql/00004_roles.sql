@@ -1,7 +1,7 @@
 -- +goose Up
 
 -- +goose StatementBegin
--- Roles belong to the whole cluster, where another database may be migrating.
+-- Roles belong to the whole cluster, so the migration of another database may create them at the same time.
 DO $$
 DECLARE
   missing text;
@@ -26,20 +26,21 @@ GRANT USAGE ON SCHEMA outbox TO outbox_agent, outbox_drainer, outbox_operator, o
 GRANT EXECUTE ON FUNCTION outbox.idempotency_key, outbox.sees_all, outbox.session_tenant TO outbox_agent, outbox_drainer, outbox_operator, outbox_auditor;
 GRANT EXECUTE ON FUNCTION outbox.queued_tenants, outbox.whereabouts, outbox.in_doubt TO outbox_drainer, outbox_operator, outbox_auditor;
 
--- Agents enqueue and read where their intents stand.
+-- Agents enqueue, and read the status of their intents.
 GRANT EXECUTE ON FUNCTION outbox.enqueue TO outbox_agent;
 GRANT INSERT (agent_run_id, step_id, tool_name, business_scope, payload, headers, not_before)
   ON outbox.intent TO outbox_agent;
 GRANT SELECT ON outbox.status, outbox.tool TO outbox_agent;
 GRANT EXECUTE ON FUNCTION outbox.await, outbox.arm TO outbox_agent;  -- await has its caller's rights
 
--- The drainer moves rows and appends. It cannot change or delete an intent, nor what was recorded of one.
+-- Daemons move rows of the queue and append to the history. Except by outbox.prune, they cannot change or delete
+-- intents and attempts.
 GRANT SELECT ON outbox.intent, outbox.queue, outbox.claim, outbox.attempt, outbox.worker, outbox.provider, outbox.tool,
                 outbox.duplicate, outbox.saga, outbox.incident, outbox.page, outbox.watermark, outbox.setting, outbox.tenant, outbox.forgotten, outbox.generation, outbox.history, outbox.run, outbox.standing, outbox.status,
                 outbox.collisions, outbox.last_collision, outbox.goose_db_version TO outbox_drainer, outbox_operator, outbox_auditor;
 GRANT INSERT (agent_run_id, step_id, tool_name, business_scope, payload, headers, not_before, compensates, namespace, tenant)
   ON outbox.intent TO outbox_drainer;
-GRANT INSERT, DELETE, UPDATE (provider) ON outbox.queue TO outbox_drainer;  -- FOR UPDATE asks for UPDATE
+GRANT INSERT, DELETE, UPDATE (provider) ON outbox.queue TO outbox_drainer;  -- FOR UPDATE needs the right UPDATE
 GRANT INSERT, DELETE, UPDATE (intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias) ON outbox.claim TO outbox_drainer;
 GRANT INSERT (intent_id, attempt, worker, started_at, finished_at, outcome, status, next_attempt_at, http_status, error, provider_ref,
               response, response_headers, problem, retry_after_seconds, replayed, lookup, served_by)
@@ -56,18 +57,18 @@ GRANT INSERT (id, system_identifier, timeline, lsn, table_oid, database_oid, cha
   ON outbox.history TO outbox_drainer;
 GRANT EXECUTE ON FUNCTION outbox.room_in_flight TO outbox_drainer;
 
--- Operators decide on intents and incidents. They sign in columns that no daemon can write, and cannot write a
--- daemon's. Runs and providers they change by function.
+-- Operators decide on intents and incidents. They sign in columns that no daemon can write, and they cannot write
+-- the daemons' columns. They change runs and providers by function.
 GRANT INSERT, DELETE, UPDATE (provider) ON outbox.queue TO outbox_operator;
 GRANT INSERT, UPDATE ON outbox.generation TO outbox_operator;
 GRANT INSERT (intent_id, attempt, operator, outcome, status, next_attempt_at, provider_ref, reason) ON outbox.attempt TO outbox_operator;
-GRANT UPDATE (moves_at, plan) ON outbox.saga TO outbox_operator;  -- what they decide on a step is news for its saga
+GRANT UPDATE (moves_at, plan) ON outbox.saga TO outbox_operator;  -- a decision on a step makes its saga plan again
 GRANT UPDATE (acknowledged_at, acknowledged_by, reason, resolved_at, resolved_by) ON outbox.incident TO outbox_operator;
 
 -- +goose Down
 
 -- +goose StatementBegin
--- A role stays while another database grants it something or a login is its member.
+-- A role stays while it has a member, or rights in another database.
 DO $$
 DECLARE
   unused text;

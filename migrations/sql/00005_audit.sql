@@ -1,18 +1,18 @@
 -- +goose Up
 
--- Dead letters, and what else did not complete: a small part of the history.
+-- Dead letters and other settlements without completion: a small part of the history.
 CREATE INDEX attempt_not_completed ON outbox.attempt (status, intent_id)
   WHERE next_attempt_at IS NULL AND status <> 'completed';
 
--- Only an attempt after the first can contradict another one, and few are.
+-- Only an attempt after the first can contradict another one, and such attempts are few.
 CREATE INDEX attempt_repeated ON outbox.attempt (intent_id)
   WHERE attempt > 1 AND (provider_ref IS NOT NULL OR outcome = 'completed');
 
--- Rows are appended as time goes by, so a few bytes a block range find a window.
+-- Rows are appended in the order of time, so a few bytes for each range of blocks suffice to find a window.
 CREATE INDEX attempt_finished_at ON outbox.attempt USING brin (finished_at) WITH (autosummarize = on);
 CREATE INDEX intent_created_at ON outbox.intent USING brin (created_at) WITH (autosummarize = on);
 
--- One key, several references from the provider: it forgot the key or never knew it.
+-- Intents for whose key the provider returned several references: it forgot the key or never knew it.
 CREATE VIEW outbox.audit_conflicting_refs AS
 SELECT i.id AS intent_id, i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.provider,
        outbox.idempotency_key(i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.namespace, NULL,
@@ -26,8 +26,8 @@ CROSS JOIN LATERAL (
 JOIN outbox.intent i ON i.id = repeated.intent_id
 WHERE cardinality(seen.provider_refs) > 1;
 
--- One intent, completed again by what was neither a replay nor a lookup: a second effect, or a
--- provider that does not mark its replays.
+-- Intents that completed again in an attempt that was neither a replay nor a lookup. Either there was a second
+-- effect, or the provider does not mark its replays.
 CREATE VIEW outbox.audit_repeated_completions AS
 SELECT i.id AS intent_id, i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.provider,
        outbox.idempotency_key(i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.namespace, NULL,
@@ -47,9 +47,9 @@ CROSS JOIN LATERAL (
 JOIN outbox.intent i ON i.id = repeated.intent_id;
 
 -- +goose StatementBegin
--- Tool, scope and payload are the same, run or step is not, and more than one
--- completed: an agent that lost its step_id looks like this, and so does one
--- that meant it. Intents enqueued in [since, until) are compared.
+-- Returns groups of completed intents with the same tool, scope and payload, but different runs or steps. An agent
+-- that lost its step_id leaves such a group, and so does an agent that wanted the effect again. It compares the
+-- intents that were enqueued in [since, until).
 CREATE FUNCTION outbox.audit_repeated_tasks(since timestamptz DEFAULT now() - interval '1 day',
                                             until timestamptz DEFAULT now())
 RETURNS TABLE (tool_name text, business_scope text, payload jsonb, completions bigint,
@@ -71,9 +71,8 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- How often agents enqueued a key that was there already, a row a window in
--- which anything happened. The rate is duplicates for each new intent; null
--- where there were duplicates only.
+-- Returns how often agents enqueued a key that existed already: a row for each provider and window in which it had
+-- intents or duplicates. rate is the duplicates for each new intent, or null if there were only duplicates.
 CREATE FUNCTION outbox.audit_duplicate_rate(since timestamptz DEFAULT now() - interval '1 day',
                                             until timestamptz DEFAULT now(),
                                             width interval DEFAULT interval '1 hour')
@@ -93,8 +92,8 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- How many attempts may have been sent for each intent that a provider
--- completed in [since, until).
+-- Returns, by tool, how many attempts may have been sent for each intent that a provider completed in [since,
+-- until).
 CREATE FUNCTION outbox.audit_attempts_per_completion(since timestamptz DEFAULT now() - interval '1 day',
                                                      until timestamptz DEFAULT now())
 RETURNS TABLE (provider text, tool_name text, completions bigint, mean numeric, max bigint, p95 double precision)

@@ -3,15 +3,16 @@
 CREATE INDEX duplicate_intent ON outbox.duplicate (intent_id);
 CREATE INDEX incident_intent ON outbox.incident (intent_id);
 
--- Pruning empties the old end of the indexes, where the next prune begins to look.
+-- Pruning leaves dead entries at the old end of the indexes, where the next prune starts, so vacuum runs more
+-- often.
 ALTER TABLE outbox.intent SET (autovacuum_vacuum_scale_factor = 0.02);
 ALTER TABLE outbox.attempt SET (autovacuum_vacuum_scale_factor = 0.02);
 
 -- +goose StatementBegin
--- Keeps intents from being pruned until the transaction ends, and returns those
--- that are still there. A transaction that adds to a settled intent holds it first, and waits for others that do: a plan
--- for a run must not miss what an operator is about to commit. An agent that enqueues its key again locks the
--- intent FOR KEY SHARE, which keeps none of them waiting.
+-- Keeps intents from being pruned until the transaction ends, and returns those that still exist. A transaction
+-- that adds to a settled intent holds it first, and waits for others that hold it: a plan for a run must not miss
+-- a decision that an operator is about to commit. An agent that enqueues its key again locks the intent FOR KEY
+-- SHARE, which does not conflict with this lock.
 CREATE FUNCTION outbox.hold(intents bigint[]) RETURNS SETOF bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT id FROM outbox.intent WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE
@@ -19,8 +20,8 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- Waits for everybody who holds the intent, and keeps others from it until the
--- transaction ends. False for one that was pruned.
+-- Waits for the transactions that hold the intent, and keeps others from it until this transaction ends. Returns
+-- false if the intent was pruned.
 CREATE FUNCTION outbox.hold_alone(intent bigint) RETURNS boolean
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT count(*) = 1 FROM (SELECT FROM outbox.intent WHERE id = $1 FOR NO KEY UPDATE) held
@@ -28,7 +29,8 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- The seconds that intents of a tool are kept at least, as the schema's owner has it.
+-- Returns for how many seconds at least a tool's intents are kept, as the schema's owner decided; 90 days by
+-- default.
 CREATE FUNCTION outbox.retention_floor(tool text) RETURNS float8
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT coalesce((
@@ -38,27 +40,26 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- Forgets settled intents, with all that was kept of them, among the next
--- looks intents after an id: those that have been settled for that many
--- seconds, or for their own tool's. next is where to go on; null at the end.
--- Rows that a saga, an open incident or a claim still needs are kept.
+-- Deletes settled intents with all that was recorded about them. It looks at the next looks intents after the id
+-- in after, and deletes those that settled at least that many seconds ago, or their own tool's seconds. next is
+-- the id from which to continue, or null at the end. Intents that a saga, an unresolved incident or a claim still
+-- needs are kept.
 --
--- The schema's owner has the last word. Its settings retention_floor (90 days unless
--- set) and retention_floor/TOOL are the least that any caller can ask for.
+-- The schema's owner sets the lower bounds of all callers' seconds: the settings retention_floor (90 days unless
+-- set) and retention_floor/TOOL.
 --
--- While a run is in use, a saga may have to undo any step of it. So an intent stays
--- while its run has an unsettled intent, or has had an intent or an attempt within
--- the longest retention of its tools; but no longer than max_run_seconds.
+-- While a run is in use, a saga may have to undo any step of it. So an intent stays while its run has an unsettled
+-- intent, or has had an intent or an attempt within the longest retention of its tools; but no longer than
+-- max_run_seconds.
 --
--- What is old enough is locked first, without waiting. Whether it may go is a
--- statement of its own: its snapshot is newer than the locks, and so sees what
--- an operator brought back in between.
+-- Intents that are old enough are locked first, without waiting. A separate statement decides whether they may be
+-- deleted: its snapshot is newer than the locks, so it sees intents that an operator retried in between.
 CREATE FUNCTION outbox.prune(after bigint, looks int, seconds float8,
                              tools text[] DEFAULT '{}', tool_seconds float8[] DEFAULT '{}',
                              max_run_seconds float8 DEFAULT 31536000)
 RETURNS TABLE (pruned int, next bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off AS $$  -- plans for a table that has grown; the price of a scan calls for no compiler
+SET enable_seqscan = off SET jit = off AS $$  -- plans for a table that has grown; the cost of a scan must not start JIT
 DECLARE
   floor float8 := outbox.retention_floor('');
   usual float8 := greatest(seconds, floor);
@@ -91,7 +92,7 @@ BEGIN
 
   aged := ARRAY(SELECT id FROM outbox.intent WHERE id = ANY (aged) ORDER BY id FOR UPDATE SKIP LOCKED);
 
-  -- A run of very many intents counts as in use: each batch would have to look at all of them.
+  -- A run of more than 10,000 intents counts as in use, because each batch would have to look at all of them.
   quiet := ARRAY(
     SELECT run.agent_run_id
     FROM (SELECT DISTINCT agent_run_id FROM outbox.intent WHERE id = ANY (aged)) run
@@ -111,18 +112,18 @@ BEGIN
   FROM outbox.intent i
   CROSS JOIN LATERAL (SELECT now() - make_interval(secs => coalesce((kept ->> i.tool_name)::float8, usual)) AS until) own
   CROSS JOIN LATERAL (
-    SELECT a.status, a.next_attempt_at, max(a.finished_at) OVER () AS finished_at  -- of all: the last one may be dated back
+    SELECT a.status, a.next_attempt_at, max(a.finished_at) OVER () AS finished_at  -- of all attempts: the last one may have an earlier time
     FROM outbox.attempt a WHERE a.intent_id = i.id ORDER BY a.attempt DESC LIMIT 1
   ) newest
   WHERE i.id = ANY (aged)
     AND newest.next_attempt_at IS NULL AND newest.finished_at < own.until
     AND (i.agent_run_id = ANY (quiet) OR newest.finished_at < now() - make_interval(secs => max_run_seconds))
-    -- a claim lists what it settled until its last row is
+    -- a claim lists its settled intents until its last row is settled
     AND i.id NOT IN (SELECT unnest(intent_ids) FROM outbox.claim)
     AND NOT EXISTS (SELECT FROM outbox.incident o WHERE o.intent_id = i.id AND o.resolved_at IS NULL)
     AND NOT EXISTS (SELECT FROM outbox.saga s WHERE s.agent_run_id = i.agent_run_id
                     AND (s.state IN ('begun', 'compensation_failed') OR s.ended_at >= own.until))
-    -- an undo's end is told to the step that it undid, so it goes first
+    -- the end of an undo is recorded at the step that it undid, so the undo is deleted first
     AND NOT EXISTS (SELECT FROM outbox.intent undo WHERE undo.compensates = i.id);
 
   DELETE FROM outbox.attempt WHERE intent_id = ANY (gone);
@@ -132,7 +133,7 @@ BEGIN
   DELETE FROM outbox.intent WHERE id = ANY (gone);
   DELETE FROM outbox.saga s WHERE agent_run_id = ANY (runs)
     AND NOT EXISTS (SELECT FROM outbox.intent i WHERE i.agent_run_id = s.agent_run_id);
-  -- An agent that adds a step holds the row until its commit: that step is not seen yet, so the row stays.
+  -- An agent that adds a step holds the row until its commit. The step is not visible yet, so the row stays.
   DELETE FROM outbox.run r
   WHERE agent_run_id = ANY (ARRAY(SELECT agent_run_id FROM outbox.run WHERE agent_run_id = ANY (runs) ORDER BY agent_run_id FOR UPDATE SKIP LOCKED))
     AND NOT EXISTS (SELECT FROM outbox.intent i WHERE i.agent_run_id = r.agent_run_id);

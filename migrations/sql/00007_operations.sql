@@ -1,11 +1,11 @@
 -- +goose Up
 
--- Append-only: what operators did to a provider or to a whole run. What they
--- do to an intent is in its own history. Only the functions below write here.
+-- Append-only: operators' actions on a provider or on a whole run. Their actions on an intent are in
+-- outbox.attempt. Only the functions below write here.
 CREATE TABLE outbox.operation (
   id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   done_at      timestamptz NOT NULL DEFAULT now(),
-  operator     text NOT NULL CHECK (starts_with(operator, 'operator:')),  -- 'operator:NAME', as the operator says
+  operator     text NOT NULL CHECK (starts_with(operator, 'operator:')),  -- 'operator:NAME', with the name that the operator gives
   login        text NOT NULL DEFAULT session_user,
   action       text NOT NULL CHECK (action IN ('pause', 'resume', 'cancel_run', 'compensate', 'retry_saga', 'resolve_saga', 'reveal')),
   provider     text COLLATE "C",
@@ -16,9 +16,9 @@ CREATE TABLE outbox.operation (
 CREATE INDEX operation_provider ON outbox.operation (provider, id) WHERE provider IS NOT NULL;
 
 -- +goose StatementBegin
--- Pauses or resumes a provider, and says whether that changed anything. One that no
--- worker has announced may be paused while rows wait for it. A resume also lets one row try at
--- once what a circuit breaker holds back.
+-- Pauses or resumes a provider, and reports whether that changed anything. A provider that no worker announced can
+-- be paused while rows wait for it. A resume also ends the cool-down of open circuit breakers, so that one row
+-- probes at once.
 CREATE FUNCTION outbox.operate_provider(provider text, pause boolean, operator text, reason text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -45,8 +45,8 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- Closes a run, or changes its saga, or records that its payloads were looked at, and says whether it did. From the
--- commit on a closed run takes no further step, and no claim that starts later takes what waits.
+-- Cancels a run, or changes its saga, or records that its payloads were read, and reports whether it did. From the
+-- commit on a closed run takes no further step, and no claim that starts later dispatches its waiting steps.
 CREATE FUNCTION outbox.operate_run(agent_run_id text, action text, operator text, reason text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -56,7 +56,7 @@ BEGIN
     INSERT INTO outbox.saga (agent_run_id, state, ended_at, changed_by, reason)
     SELECT $1, 'cancelled', now(), $3, $4 WHERE EXISTS (SELECT FROM outbox.intent WHERE agent_run_id = $1)
     ON CONFLICT DO NOTHING;
-  WHEN 'compensate' THEN  -- also a run whose steps were stopped before
+  WHEN 'compensate' THEN  -- also a run that was cancelled before
     INSERT INTO outbox.saga AS s (agent_run_id, changed_by, reason)
     SELECT $1, $3, $4 WHERE EXISTS (SELECT FROM outbox.intent WHERE agent_run_id = $1)
     ON CONFLICT (agent_run_id) DO UPDATE
@@ -82,8 +82,9 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- Ends the wait for a human after commits may have been lost, and says whether there was one. If nothing was lost,
--- what was queued by then is in no doubt.
+-- Ends the wait for a human after commits may have been lost, and reports whether there was one. lossless means
+-- that no commit was lost: rows that were queued before are then in no doubt. Raises
+-- object_not_in_prerequisite_state if a daemon misses commits and lossless is true.
 CREATE FUNCTION outbox.accept_history(history int, lossless boolean, operator text, reason text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -93,7 +94,7 @@ BEGIN
                           ELSE h.era + 1 END,
     doubted_through = CASE WHEN $2 THEN coalesce((SELECT b.doubted_through FROM outbox.history b WHERE b.id < $1 ORDER BY b.id DESC LIMIT 1), 0)
                            ELSE h.doubted_through END
-  -- A daemon that answered that commits are lost does not answer again: nothing would take a wrong acceptance back.
+  -- A daemon that reported lost commits does not report them again, so nothing would correct a wrong acceptance.
   WHERE h.id = $1 AND h.accepted_by IS NULL AND NOT ($2 AND h.lost) AND NOT EXISTS (SELECT FROM outbox.history n WHERE n.id > $1);
   IF NOT FOUND THEN
     IF $2 AND EXISTS (SELECT FROM outbox.history h WHERE h.id = $1 AND h.accepted_by IS NULL AND h.lost) THEN
@@ -108,7 +109,7 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- What an operator decides comes from the functions above, which run as the owner.
+-- Refuses an operator's decision that does not come from the functions above, which run as the owner.
 CREATE FUNCTION outbox.only_operators_end() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -131,14 +132,14 @@ CREATE TRIGGER only_operators_accept BEFORE UPDATE OF accepted_by ON outbox.hist
   EXECUTE FUNCTION outbox.only_operators_end('accepts a history under the name operator:NAME', 'outbox.accept_history');
 
 -- +goose StatementBegin
--- Daemons and operators both resolve incidents. Neither signs as the other, nothing is decided without a name, and
--- what was decided stays until the incident opens again. The login stands beside the name.
+-- Daemons and operators both resolve incidents. Neither can sign as the other, no decision is without a name, and
+-- a decision stays until the incident opens again. The login is recorded beside the name.
 CREATE FUNCTION outbox.sign_incident() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   operates boolean := pg_has_role(session_user, 'outbox_operator', 'MEMBER');
 BEGIN
-  IF operates = pg_has_role(session_user, 'outbox_drainer', 'MEMBER') THEN  -- the owner, or a login that may be both
+  IF operates = pg_has_role(session_user, 'outbox_drainer', 'MEMBER') THEN  -- the login has both roles or neither, as the owner does
     NEW.login := session_user;
     RETURN NEW;
   END IF;

@@ -1,28 +1,28 @@
 -- +goose Up
 
--- One row: which process counts what the tables hold, and how far it has got with what is counted once.
+-- One row: the process that counts the rows of the tables, and the positions of the counts that only go forward.
 CREATE TABLE outbox.census (
   one           boolean PRIMARY KEY DEFAULT true CHECK (one),
   leader        uuid,
   leads_until   timestamptz NOT NULL DEFAULT '-infinity',
   counted_until timestamptz NOT NULL DEFAULT now(),  -- duplicates that were seen by then are counted
-  collisions    bigint NOT NULL                      -- so many are counted
+  collisions    bigint NOT NULL                      -- how many are counted
 ) WITH (fillfactor = 10);
 INSERT INTO outbox.census (collisions) SELECT last_value FROM outbox.collisions;
 GRANT SELECT, UPDATE ON outbox.census TO outbox_drainer;
 GRANT SELECT ON outbox.census TO outbox_operator, outbox_auditor;
 
--- The last hour, for the console: a row a provider and minute, to which each daemon adds what it counted itself. So
--- its cost does not grow with the attempts, and no index of them is needed.
+-- The last hour, for the console: one row for each provider and minute, to which each daemon adds its own counts.
+-- So the cost does not grow with the attempts, and the attempts need no index for it.
 CREATE TABLE outbox.minute (
-  at        timestamptz NOT NULL,  -- when it began
+  at        timestamptz NOT NULL,  -- the beginning of the minute
   provider  text COLLATE "C" NOT NULL,
-  completed bigint NOT NULL DEFAULT 0,  -- attempts, by how they ended
+  completed bigint NOT NULL DEFAULT 0,  -- attempts, by outcome
   refused   bigint NOT NULL DEFAULT 0,  -- for good
   busy      bigint NOT NULL DEFAULT 0,  -- the provider was out of reach or had no room
   in_doubt  bigint NOT NULL DEFAULT 0,
-  took      bigint[] NOT NULL DEFAULT '{}',  -- how many of them took up to 1 ms, 2 ms, 4 ms and so on; the last: longer
-  oldest    float8 NOT NULL DEFAULT 0,  -- for how many seconds the oldest row had been due, at most
+  took      bigint[] NOT NULL DEFAULT '{}',  -- how many attempts took up to 1 ms, 2 ms, 4 ms and so on; the last: longer
+  oldest    float8 NOT NULL DEFAULT 0,  -- the largest number of seconds for which the oldest row had been due
   PRIMARY KEY (at, provider)
 );
 
@@ -55,9 +55,9 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON outbox.minute TO outbox_drainer;
 GRANT SELECT ON outbox.breaker_change TO outbox_drainer, outbox_operator, outbox_auditor;
 GRANT SELECT ON outbox.minute TO outbox_operator, outbox_auditor;
 
--- What may have been applied and is still tried: the provider's memory of its key runs out.
+-- Rows that may have been applied and are still retried: the provider forgets their keys after a time.
 CREATE INDEX queue_in_doubt ON outbox.queue (first_attempt_at) WHERE maybe_applied AND NOT lookup;
--- What waits for a human, the longest first.
+-- Incidents that wait for a human, the longest first.
 CREATE INDEX incident_open ON outbox.incident (kind, opened_at) WHERE acknowledged_at IS NULL AND resolved_at IS NULL;
 
 -- +goose Down

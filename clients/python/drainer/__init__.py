@@ -1,4 +1,4 @@
-"""Turns what an agent's tool would do into an intent, in the agent's own transaction."""
+"""Enqueues intents for the effects of an agent's tools, in the agent's own transaction, and waits for their results."""
 
 from .errors import (
     Cancelled,

@@ -1,4 +1,4 @@
-"""Tools of agent frameworks whose call becomes an intent. No framework is imported before it is used."""
+"""Makes tools for agent frameworks whose calls become intents. A framework is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .results import NO_POOL, Completed, Pending, opened, pool_of, way
 
 _log = logging.getLogger("drainer")
 
-# Said where the commit fails: it may have happened before its answer was lost.
+# The model reads FAULT if the commit fails. The commit may have happened before its reply was lost.
 FAULT = "It may have been recorded. Asking for it once more with the same values is safe."
-# The same for FROM_TOOL_USE_ID, where the next request is another step.
+# The model reads this instead if the step is FROM_TOOL_USE_ID, because its next request is another step.
 FAULT_OF_A_NEW_STEP = "It may have been recorded. Do not ask for it again, because it could be done twice. Tell the user."
-# Said where the program or the database fails before the commit.
+# The model reads NOT_RECORDED if the program or the database fails before the commit.
 NOT_RECORDED = "It was not recorded this time, because the program or its database failed. Tell the user."
 
 
@@ -27,8 +27,8 @@ class _FromToolUseId:
     """The type of FROM_TOOL_USE_ID."""
 
 
-# As a step: the id of the model's request. A model that asks again makes a new one, and the effect happens
-# again. So take it only for what may happen twice in a run, and only in a hook, which is told the id.
+# FROM_TOOL_USE_ID as a step stands for the id of the model's request. A model that asks again makes a new id, and the
+# effect happens again. So use it only for effects that may happen twice in a run, and only in a hook, which gets the id.
 FROM_TOOL_USE_ID = _FromToolUseId()
 
 Act = Callable[[Any, dict[str, Any]], Any]
@@ -37,7 +37,7 @@ Connect = str | Callable[[], Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """For the model."""
+    """A text for the model to read."""
 
     text: str
     is_error: bool = False
@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class OutboxTool:
-    """A tool of which each call is one intent of a run. outbox_tool makes it."""
+    """A tool whose calls each become one intent of a run. outbox_tool makes it."""
 
     name: str
     description: str
@@ -57,12 +57,12 @@ class OutboxTool:
     act: Act
 
     def call(self, arguments: Mapping[str, Any], *, run: str, connect: Connect, tool_use_id: str | None = None) -> Answer:
-        """Runs the function and enqueues in one transaction, then waits for the result if told to.
+        """Runs the function and enqueues in one transaction. If the tool has a wait, it then waits for the result.
 
-        connect is a connection string, for psycopg or else psycopg2, or opens a DB-API connection to the
-        agent's database. The connection is closed again, or given back to its pool, which for psycopg2 has to be the
-        owner of connect, as in pool.getconn. A tool that waits takes none from a pool. Raises what the function or the driver raises; what the outbox
-        refuses is an Answer.
+        connect is a connection string, for psycopg or else psycopg2, or a function that opens a DB-API connection to
+        the agent's database. The connection is closed afterwards, or returned to its pool. For a pool of psycopg2,
+        connect has to be a method of the pool, as in pool.getconn. A tool that waits cannot take a connection from a
+        pool. call raises the errors of the function and of the driver. A refusal of the outbox becomes an Answer.
         """
         try:
             intent, database = self._commit(dict(arguments), run, connect, tool_use_id, threading.Event())
@@ -72,11 +72,11 @@ class OutboxTool:
 
     async def answer(
         self, arguments: Mapping[str, Any], *, run: str, connect: Connect, tool_use_id: str | None = None,
-        committed: Callable[[Answer], None] = lambda _: None,  # is told what to answer if the wait is given up
+        committed: Callable[[Answer], None] = lambda _: None,  # gets the answer for a caller that gives up the wait
     ) -> Answer:
-        """Is call for a framework: it commits in a thread and waits in none.
+        """Does the same as call for asynchronous frameworks. It commits in a thread, and waits without one.
 
-        What call would raise is logged, and the model is told whether the intent was recorded.
+        Errors that call would raise are logged, and the model reads whether the intent was recorded.
         """
         commits, recorded = threading.Event(), None
         try:
@@ -89,20 +89,20 @@ class OutboxTool:
             except DrainerError as refused:
                 return _refusal(refused)
         except Exception as error:
-            # The model is not told: the text of a driver's error may hold values of the statement.
+            # The model does not get the text of a driver's error, which may hold values of the statement.
             _log.exception("the tool %s failed", self.name)
             if recorded is not None and not isinstance(error, NotCommitted):
                 return recorded  # only the wait for its result failed
             return self.fault() if commits.is_set() else Answer(NOT_RECORDED, is_error=True)
 
     def fault(self) -> Answer:
-        """For where it is not known whether the intent was recorded."""
+        """Returns the answer if it is not known whether the intent was recorded."""
         return Answer(FAULT_OF_A_NEW_STEP if isinstance(self.step, _FromToolUseId) else FAULT, is_error=True)
 
     def _commit_for_a_future(self, *given: Any) -> tuple[Intent, Connect]:
         try:
             return self._commit(*given)
-        except StopIteration as error:  # no future takes one: the call would never be answered
+        except StopIteration as error:  # a future refuses it, and the call would never be answered
             raise RuntimeError("the tool's function raised StopIteration") from error
 
     def _commit(
@@ -129,10 +129,10 @@ class OutboxTool:
                 connection, run=run, step=step, tool=self.tool, scope=self.scope(arguments), payload=payload)
             commits.set()
             connection.commit()
-            # A function may be made for each run: all that lead to one place share one wait's connection.
+            # A program may make a function for each run. All that lead to one place share the connection of their waits.
             database: Connect = way(connect, connection) if callable(connect) else connect
         finally:
-            # What is not committed is rolled back. A pool would miss a connection that is closed.
+            # An open transaction is rolled back. A pool needs its connection back instead of a closed one.
             if pool is None:
                 connection.close()
             else:
@@ -147,7 +147,7 @@ class OutboxTool:
 
 def _refusal(refused: DrainerError) -> Answer:
     if not refused.for_model:
-        raise refused  # no model can do anything about it
+        raise refused  # a model cannot do anything about it
     return Answer(refused.for_model, is_error=True)
 
 
@@ -157,26 +157,27 @@ def outbox_tool(
 ) -> Callable[[Act], OutboxTool]:
     """Makes a tool of a function that takes a connection and the model's arguments.
 
-    The function writes the agent's own state over the connection, and returns the payload. It does not
-    commit. Its docstring is the tool's description. step names the purpose within the run, scope takes the
-    record that the effect is about from the arguments, and wait is how many seconds to wait for the result.
-    schema is what the framework takes as the schema of the arguments; without one, any arguments are taken.
+    The function writes the agent's own state over the connection, and returns the payload. It does not commit. Its
+    docstring is the tool's description; without one, a ValueError is raised. step names the purpose within the run.
+    scope returns the record that the effect is about, from the arguments. wait is how many seconds to wait for
+    the result; 0 does not wait. schema describes the arguments in the form that the framework takes; without it, any
+    arguments are accepted.
     """
 
     def made(act: Act) -> OutboxTool:
         description = (act.__doc__ or "").strip()
         if not description:
             raise ValueError(f"{act.__name__} needs a docstring: it tells the model when to use the tool")
-        taken = {"type": "object", "properties": {}} if schema is None else schema  # the Claude Agent SDK takes no less for a JSON Schema
+        taken = {"type": "object", "properties": {}} if schema is None else schema  # the least that the Claude Agent SDK accepts as a JSON Schema
         return OutboxTool(name or act.__name__, description, taken, tool, step, scope, wait, act)
 
     return made
 
 
 def outbox_server(name: str, tools: Iterable[OutboxTool], *, run: str, connect: Connect, version: str = "1.0.0") -> Any:
-    """An in-process MCP server of these tools for the Claude Agent SDK: a value of ClaudeAgentOptions.mcp_servers.
+    """Returns an in-process MCP server of these tools for ClaudeAgentOptions.mcp_servers of the Claude Agent SDK.
 
-    A server is of one run: the model cannot name another.
+    A server belongs to one run, so the model cannot name another run.
     """
     import claude_agent_sdk
 
@@ -193,9 +194,9 @@ def outbox_server(name: str, tools: Iterable[OutboxTool], *, run: str, connect: 
 
 
 def add_to_mcp_server(server: Any, tools: Iterable[OutboxTool], *, run: str, connect: Connect) -> None:
-    """Makes these the tools of an mcp.server.lowlevel.Server of the official MCP SDK, version 1.
+    """Sets these tools as the tools of an mcp.server.lowlevel.Server of the official MCP SDK, version 1.
 
-    Each schema has to be a JSON Schema of an object. A server is of one run: the model cannot name another.
+    Each schema has to be a JSON Schema of an object. A server belongs to one run, so the model cannot name another run.
     """
     if not hasattr(server, "list_tools"):
         raise TypeError("this takes an mcp.server.lowlevel.Server of the MCP SDK, version 1; version 2 makes a server with its tools")
@@ -223,7 +224,7 @@ def add_to_mcp_server(server: Any, tools: Iterable[OutboxTool], *, run: str, con
 
 
 class Refused(Exception):
-    """Is told to the model as an error: the MCP SDK makes one of what a handler raises."""
+    """An error for the model to read: the MCP SDK sends the text of an error that a handler raises."""
 
 
 def _require_named_step(tool: OutboxTool) -> None:
@@ -235,20 +236,20 @@ Hook = Callable[[Any, "str | None", Any], Awaitable[dict[str, Any]]]
 
 
 def outbox_hook(tools: Mapping[str, OutboxTool], *, run: str, connect: Connect, timeout: float = 50.0) -> Hook:
-    """A PreToolUse hook for the Claude Agent SDK that makes intents of calls of other tools.
+    """Returns a PreToolUse hook for the Claude Agent SDK that makes intents of calls of the framework's tools.
 
-    tools maps a tool's name, as the SDK writes it, to what is enqueued. The call itself is denied, with the
-    answer as the reason, so that nothing acts but drainer. Calls of other tools are left alone.
+    tools maps the name of a tool, as the SDK writes it, to the tool that enqueues in its place. The hook denies the
+    call itself, with the answer as the reason, so that only drainer acts. It does not touch calls of other tools.
 
-    The hook denies after timeout seconds at the latest. Let the timeout of its HookMatcher be longer: when that one is
-    over, the SDK lets the call through, and it acts beside drainer.
+    The hook denies after timeout seconds at the latest. The timeout of its HookMatcher must be longer: when that one
+    is over, the SDK lets the call through, and the tool acts in addition to drainer.
     """
 
     async def hook(given: Any, tool_use_id: str | None, _context: Any) -> dict[str, Any]:
         listed = tools.get(given.get("tool_name"))
         if listed is None:
             return {}
-        known = [listed.fault()]  # until the commit is known: its thread goes on after the timeout
+        known = [listed.fault()]  # until the commit is known; the thread of the commit continues after the timeout
         asked = listed.answer(
             given.get("tool_input") or {}, run=run, connect=connect, tool_use_id=tool_use_id, committed=known.append)
         try:

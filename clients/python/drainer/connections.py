@@ -1,6 +1,6 @@
-"""How each driver is asked, and how it is seen that its transaction is open.
+"""Runs outbox.enqueue over each driver, and checks that a transaction is open.
 
-No driver is imported before a connection of it arrives.
+A driver is imported only when a connection of it is passed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 from .errors import REFUSALS, DrainerError, NotAllowed, NotInTransaction, Refused, TransactionAborted
 
-# Every value travels as text: a driver's own codec for jsonb would encode it twice. The
-# transaction's id is what results.py asks about when it does not find the intent.
+# Every value is sent as text, because a driver's own codec for jsonb would encode it twice. results.py looks up the
+# transaction's id if it does not find the intent.
 _STATEMENT = (
     "SELECT e.intent_id, e.created, e.status, e.idempotency_key, CAST(pg_current_xact_id() AS text)"
     " FROM outbox.enqueue(CAST({} AS text), CAST({} AS text), CAST({} AS text), CAST({} AS text),"
@@ -32,7 +32,7 @@ Row = Sequence[Any]
 
 
 def enqueue(connection: Any, values: Sequence[str | None], intent: Callable[[Row], Any]) -> Any:
-    """Runs outbox.enqueue; what it returns is awaited where the driver is asynchronous."""
+    """Runs outbox.enqueue and returns the Intent, or an awaitable of it if the driver is asynchronous."""
     connection = unwrapped(connection)
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(connection).__mro__}
     if kinds & _POOLS:
@@ -64,14 +64,14 @@ def enqueue(connection: Any, values: Sequence[str | None], intent: Callable[[Row
 
 
 def unwrapped(connection: Any) -> Any:
-    """What a tracer's proxy stands for, such as one of wrapt: its own type is not the driver's."""
+    """Returns the connection behind a tracer's proxy, such as one of wrapt, because the proxy has another type."""
     while (inner := getattr(connection, "__wrapped__", None)) is not None:
         connection = inner
     return connection
 
 
 def _check_open(autocommit: bool, status: int) -> None:
-    # libpq's idle is 0. Where autocommit is off the driver begins a transaction by itself.
+    # 0 is libpq's idle. With autocommit off the driver begins a transaction by itself.
     if autocommit and status == 0:
         raise NotInTransaction(
             "autocommit is on and no transaction is open: the intent would commit without the agent's state."
@@ -80,7 +80,7 @@ def _check_open(autocommit: bool, status: int) -> None:
 
 
 def plain_cursor(connection: Any) -> Any:
-    """A cursor that takes %s and gives tuples, whatever cursors and rows the connection's user has chosen."""
+    """Returns a cursor that takes %s and returns tuples, even if the connection is set to other cursors and rows."""
     if hasattr(connection, "pgconn"):
         from psycopg import Cursor
         from psycopg.rows import tuple_row
@@ -130,7 +130,7 @@ def _check_sqlalchemy(connection: Any) -> None:
     driver = connection.connection
     if getattr(getattr(driver, "dbapi_connection", driver), "autocommit", False):
         raise NotInTransaction("the isolation level is AUTOCOMMIT: the intent would commit without the agent's state")
-    # Version 1.4 has connections that commit by themselves unless future=True.
+    # Connections of version 1.4 commit by themselves unless future=True.
     if not getattr(connection, "_is_future", True) and not connection.in_transaction():
         raise NotInTransaction("no transaction is open; write: with connection.begin():")
 
@@ -144,7 +144,7 @@ def _sqlalchemy(target: Any, values: Sequence[str | None], intent: Callable[[Row
         _translate(error)
     _check_sqlalchemy(connection)
     if getattr(target, "autoflush", False):
-        target.flush()  # the agent's state goes before its intent: the outbox may ask for that
+        target.flush()  # the agent's state is written before its intent, because the outbox may require that
     try:
         return intent(connection.execute(text(_NAMED), _named(values)).one())
     except Exception as error:
@@ -158,7 +158,7 @@ async def _sqlalchemy_async(target: Any, values: Sequence[str | None], intent: C
         connection = target if hasattr(target, "sync_connection") else await target.connection()
     except Exception as error:
         _translate(error)
-    # What is asked of the driver's connection is known without waiting, once it is connected.
+    # Once it is connected, these properties of the driver's connection need no await.
     _check_sqlalchemy(connection.sync_connection)
     if getattr(target, "autoflush", False):
         await target.flush()
@@ -186,7 +186,7 @@ def _django(connection: Any, values: Sequence[str | None], intent: Callable[[Row
 
 
 def _translate(error: Exception) -> NoReturn:
-    """Raises what the outbox meant, or the driver's own error as it is."""
+    """Raises this package's error for a refusal or a misuse, or else the driver's own error unchanged."""
     for cause in _causes(error):
         sqlstate = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
         if sqlstate in REFUSALS:
@@ -197,13 +197,13 @@ def _translate(error: Exception) -> NoReturn:
 
 
 def misuse(error: BaseException) -> DrainerError | None:
-    """Names the causes that the program or its administrator has to mend, and None for all others."""
+    """Returns NotAllowed or TransactionAborted for causes that the program or its administrator must fix, else None."""
     for cause in _causes(error):
         sqlstate = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
         if sqlstate == "42501":
             return NotAllowed(f"the login may lack the role outbox_agent; an administrator runs GRANT outbox_agent TO it: {cause}")
-        # An ORM that knows of the failure sends no statement, so there is no SQLSTATE. Its text may hold the values of the
-        # earlier statement: it is left out, and stays in __cause__.
+        # An ORM that saw the failure sends no statement, so there is no SQLSTATE. The text of its error may hold the
+        # values of the earlier statement, so the text stays in __cause__ only.
         orms = type(cause).__name__ in ("PendingRollbackError", "TransactionManagementError")
         if sqlstate == "25P02" or orms:
             advice = "an earlier statement failed and aborted this transaction; roll it back and begin again"
@@ -212,7 +212,7 @@ def misuse(error: BaseException) -> DrainerError | None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An ORM's error, the driver's that it wraps, and the driver's own that this one wraps."""
+    """Yields an ORM's error, the driver's error that it wraps, and the error that this one wraps."""
     seen = 0
     while error is not None and seen < 8:
         yield error

@@ -1,8 +1,8 @@
-"""What can go wrong, and what to tell the model of it."""
+"""The errors of this package, and the sentences about them that a model reads."""
 
 from __future__ import annotations
 
-# The texts that a model reads. Go and TypeScript say the same: clients/vectors.json.
+# The texts that a model reads. They are the same in Go and TypeScript: see clients/vectors.json.
 SENTENCES = {
     "recorded": "It is recorded. It will be carried out, or its failure reported. Do not ask for it again.",
     "pending": "It is recorded and not done yet. It will be carried out, or its failure reported. Do not ask for it again.",
@@ -28,7 +28,7 @@ class DrainerError(Exception):
 
     @property
     def for_model(self) -> str:
-        """A sentence for the model, without names, ids or payload."""
+        """A sentence for the model, without names, ids or payload. Empty for an error that a model cannot act on."""
         return SENTENCES.get(self._sentence, "")
 
 
@@ -59,7 +59,7 @@ class Refused(DrainerError):
     ) -> None:
         super().__init__(message)
         self.hint = hint
-        self.intent_id = intent_id  # of KeyTaken: the first intent, where it stands, and its key
+        self.intent_id = intent_id  # only of KeyTaken: the first intent, its status, and its key
         self.status = status
         self.key = key
 
@@ -106,7 +106,7 @@ REFUSALS: dict[str, type[Refused]] = {
 
 
 class NotCompleted(DrainerError):
-    """The intent has settled, and its effect does not stand, or may not."""
+    """The intent has settled, and its effect did not happen, was undone, or is in doubt."""
 
     def __init__(self, intent_id: int, status: str, provider_ref: str | None, response: object, error: str | None) -> None:
         super().__init__(f"intent {intent_id} is {status}")
@@ -114,24 +114,24 @@ class NotCompleted(DrainerError):
         self.status = status
         self.provider_ref = provider_ref
         self.response = response
-        self.error = error  # what the daemon recorded of the last attempt
+        self.error = error  # the error that was recorded for the last attempt, if any
         self._sentence = status
 
 
 class Failed(NotCompleted):
-    """It did not happen, and will not."""
+    """The effect did not happen, and will not happen."""
 
 
 class Unknown(NotCompleted):
-    """It may have happened. A person was paged. It must not be repeated under another key."""
+    """The effect may have happened. A person was paged. It must not be repeated under another key."""
 
 
 class Cancelled(NotCompleted):
-    """It was stopped before anything happened."""
+    """The intent was stopped before any effect happened."""
 
 
 class Undone(NotCompleted):
-    """It happened and was undone; with the status compensation_failed a person has to undo it."""
+    """The effect happened and was undone. With the status compensation_failed a person has to undo it."""
 
 
 SETTLED: dict[str, type[NotCompleted]] = {

@@ -23,12 +23,12 @@ MAX_HEADERS = 64 << 10
 
 @dataclass(frozen=True)
 class Intent:
-    """What the outbox recorded. It takes effect once the caller's transaction commits."""
+    """An intent that the outbox recorded. It is dispatched only if the caller's transaction commits."""
 
     id: int
-    created: bool  # False: it was there already, and status says where it stands
+    created: bool  # False: it existed already, and status is its present status
     status: str
-    key: str  # that the provider is sent
+    key: str  # the idempotency key that the provider gets
     run: str
     step: str
     tool: str
@@ -37,7 +37,7 @@ class Intent:
 
     @property
     def for_model(self) -> str:
-        """A sentence for the model, to return where the result is not waited for."""
+        """A sentence for the model, for a tool that does not wait for the result."""
         return SENTENCES["recorded"]
 
 
@@ -54,7 +54,7 @@ class AsyncConnection(Protocol):
 
 
 class Outbox:
-    """Enqueues intents and waits for their results. It owns no connection of the caller's."""
+    """Enqueues intents and waits for their results. It never commits or closes a connection of the caller."""
 
     @overload
     def enqueue(
@@ -74,9 +74,9 @@ class Outbox:
     ) -> Intent | Awaitable[Intent]:
         """Records an intent in the connection's open transaction, which the caller commits.
 
-        The same run, step, tool and scope again create nothing: the intent that is there is
-        returned. Raises NotInTransaction, KeyTaken, RunClosed, Invalid, UnknownTool,
-        OtherTenant or LimitReached. On an asynchronous connection it is awaited.
+        If an intent with the same run, step, tool and scope exists, it creates nothing and returns that intent. It
+        raises NotInTransaction, KeyTaken, RunClosed, Invalid, UnknownTool, OtherTenant, LimitReached, NotAllowed or
+        TransactionAborted, and otherwise the driver's errors. On an asynchronous connection it returns an awaitable.
         """
         values = validated(run, step, tool, scope, payload, not_before, headers)
 
@@ -89,19 +89,18 @@ class Outbox:
     def wait(
         self, database: str | Callable[[], Any], intent: Intent | int, *, timeout: float = 30.0
     ) -> results.Completed | results.Pending:
-        """Returns Completed, or Pending when the time is over. Call it after the commit.
+        """Returns Completed, or Pending after timeout seconds. Call it after the commit.
 
-        database is a connection string, or a function that opens a DB-API connection. All
-        waits of a process on one database share one connection. Raises Failed, Unknown,
-        Cancelled, Undone, or NotCommitted, and any other DrainerError where the database
-        cannot be asked: its cause says why.
+        database is a connection string, or a function that opens a DB-API connection. All waits of a process on one
+        database share one connection. It raises Failed, Unknown, Cancelled, Undone or NotCommitted, or another
+        DrainerError if the database cannot be asked: its __cause__ is the reason.
         """
         return results.wait(database, *_identity(intent), timeout=timeout)
 
     async def result(
         self, database: str | Callable[[], Any], intent: Intent | int, *, timeout: float = 30.0
     ) -> results.Completed | results.Pending:
-        """The same as wait, for asynchronous programs."""
+        """Does the same as wait in asynchronous programs, without blocking the event loop."""
         awaited: asyncio.Future[results.Completed | results.Pending] = asyncio.get_running_loop().create_future()
         waiting = results.begin(database, *_identity(intent), awaited=awaited)
         try:
@@ -114,7 +113,7 @@ class Outbox:
 
 def _identity(intent: Intent | int) -> tuple[int, str | None, bool]:
     number, xid, created = (intent.id, intent._xid, intent.created) if isinstance(intent, Intent) else (intent, None, True)
-    # One statement asks for all waits: what it cannot ask for would end the others, too.
+    # One statement asks for all waits, so an id that it cannot take would end the other waits too.
     if not isinstance(number, int) or not 0 < number < 1 << 63:
         raise TypeError(f"intent is {type(number).__name__}; pass the Intent that enqueue returned, or its id")
     return number, xid, created
@@ -123,9 +122,9 @@ def _identity(intent: Intent | int) -> tuple[int, str | None, bool]:
 def idempotency_key(
     run: str, step: str, tool: str, scope: str, *, namespace: str = "", tenant: str = "", generation: int = 1
 ) -> str:
-    """The key of such an intent. Only the database knows its namespace and generation: prefer Intent.key.
+    """Computes the key of an intent. Only the database knows the namespace and generation, so prefer Intent.key.
 
-    A tenant of the outbox is in no key by its name, but by its namespace.
+    A key never has the name of a tenant of the outbox: leave tenant empty and pass the tenant's namespace.
     """
     parts = [run, step, tool, scope]
     if namespace:
@@ -143,7 +142,7 @@ def validated(
     run: str, step: str, tool: str, scope: str, payload: Any,
     not_before: datetime | None, headers: Mapping[str, str] | None,
 ) -> tuple[str | None, ...]:
-    """The arguments of outbox.enqueue, each as text; raises Invalid where the server would refuse."""
+    """Returns the arguments of outbox.enqueue, each as text. Raises Invalid for those that the server would refuse."""
     for name, part in (("run", run), ("step", step), ("tool", tool), ("scope", scope)):
         if not isinstance(part, str):
             raise Invalid(f"{name} is {type(part).__name__}; it must be text")
@@ -174,19 +173,19 @@ def validated(
         carried = encode("headers", headers)
         if len(carried.encode()) > MAX_HEADERS:
             raise Invalid("headers are longer than 64 KiB")
-    # Of an enum its value: a driver may send the name.
+    # str.__str__ gives the value of an enum; a driver may send its name.
     return *(str.__str__(part) for part in (run, step, tool, scope)), encoded, None if not_before is None else not_before.isoformat(), carried
 
 
 def encode(where: str, value: Any, depth: int = 0) -> str:
-    """JSON as jsonb writes it. json.dumps would write NaN, round a Decimal, and turn any key into text."""
+    """Returns JSON for jsonb. json.dumps would write NaN, refuse a Decimal, and turn keys into text."""
     if depth > 200:
         raise Invalid(f"{where.partition('.')[0]} is nested more than 200 deep")
     if value is None or value is True or value is False:
         return json.dumps(value)
     if isinstance(value, str):
         _check_text(where, value)
-        return json.dumps(value, ensure_ascii=False)  # of an enum its value, where str() has its name
+        return json.dumps(value, ensure_ascii=False)  # the value of an enum; str() would give its name
     if isinstance(value, int):
         try:
             return int.__repr__(value)
@@ -201,7 +200,7 @@ def encode(where: str, value: Any, depth: int = 0) -> str:
             raise Invalid(f"{where} is {value}, which JSON cannot hold")
         if value.adjusted() >= 131072 or int(value.as_tuple().exponent) < -16383:
             raise Invalid(f"{where} is a number of too many digits")
-        return format(value, "f")  # all digits, which the server counts
+        return format(value, "f")  # all digits; the server limits their number
     if isinstance(value, Mapping):
         members = []
         for name, member in value.items():

@@ -1,4 +1,4 @@
-"""Waits for results: one thread and one connection for all waits of a process on one database."""
+"""Waits for results, with one thread and one connection for all waits of a process on one database."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .connections import misuse, plain_cursor, unwrapped
 from .errors import SENTENCES, SETTLED, DrainerError, NotCommitted
 
 QUICKEST, SLOWEST = 0.05, 0.25  # seconds between two looks, unless a notification comes
-BREATH = 0.005  # seconds from one look to the next, however many notifications come
-IDLE = 5.0  # seconds until a connection that serves no wait is closed
+BREATH = 0.005  # seconds at least between two looks, however many notifications come
+IDLE = 5.0  # seconds until a connection without waits is closed
 BATCH = 1000  # intents that one statement asks for
-STUCK = 10.0  # seconds until a statement is given up with its connection, so that it does not stop all waits
+STUCK = 10.0  # seconds until a statement and its connection are given up, so that they do not block all waits
 
 _log = logging.getLogger("drainer")
 
-# From the second statement on what settles notifies, so a look that follows misses nothing.
+# From the second statement on settlements notify, so a look that follows misses none.
 _LISTEN = ("LISTEN outbox_settled", "SELECT FROM outbox.await('{}')")
-# A connection to a pooler knows its session by another number than the server. A pooler would give the notifications of
-# a LISTEN to its other clients, and PgBouncer from 1.18 to 1.20.0 may die of one (pgbouncer#822).
+# Behind a pooler the driver's process id differs from the server's. A pooler would send the notifications of a LISTEN to
+# its other clients, and PgBouncer from 1.18 to 1.20.0 may crash (pgbouncer#822).
 _OWNS_SESSION = "SELECT pg_backend_pid() = CAST(CAST({} AS text) AS bigint)"
 _SETTLED = "SELECT intent_id, status, provider_ref, CAST(response AS text), last_error FROM outbox.await(CAST({} AS bigint[]))"
 _STILL_OPEN = "the transaction that enqueued it is still open; commit, and wait after that"
@@ -41,7 +41,7 @@ _TRANSACTION = "SELECT pg_xact_status(CAST(CAST({} AS text) AS xid8))"
 
 @dataclass(frozen=True)
 class Completed:
-    """It happened; response and provider_ref say how."""
+    """The effect happened. response and provider_ref are the provider's."""
 
     intent_id: int
     provider_ref: str | None
@@ -55,7 +55,7 @@ class Completed:
 
 @dataclass(frozen=True)
 class Pending:
-    """It has not settled yet, and still will. This is no failure."""
+    """The intent has not settled yet, and still will. This is no failure."""
 
     intent_id: int
     status: str = "pending"
@@ -67,7 +67,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class Way:
-    """A function that opens connections, and where one of them led. It equals any other that led there."""
+    """A function that opens connections, and the place to which one of them led. Ways to the same place are equal."""
 
     place: tuple[str | None, frozenset[tuple[str, str]]]
     connect: Callable[[], Any] = field(compare=False)
@@ -77,7 +77,7 @@ class Way:
 
 
 def way(connect: Callable[[], Any], connection: Any) -> Callable[[], Any]:
-    """Takes a connection that connect has opened. Functions of which nothing is known are as different as they are."""
+    """Returns a Way for connect, which opened connection, or connect itself if the driver does not tell the place."""
     place = _place(connection)
     if place is None:
         return connect
@@ -85,20 +85,20 @@ def way(connect: Callable[[], Any], connection: Any) -> Callable[[], Any]:
 
 
 def _place(connection: Any) -> tuple[str | None, frozenset[tuple[str, str]]] | None:
-    """Who is logged in where, of a connection of psycopg or psycopg2, and None of others."""
+    """Returns the login and the place of a connection of psycopg or psycopg2, and None for other drivers."""
     try:
         if hasattr(connection, "detach"):
             connection = getattr(connection, "driver_connection", None) or connection.connection
         info = connection.info
         given = info.get_parameters() if hasattr(connection, "pgconn") else info.dsn_parameters  # without the password
-        names = ("application_name", "fallback_application_name")  # which may tell the run
+        names = ("application_name", "fallback_application_name")  # which may name the run
         return info.parameter_status("session_authorization"), frozenset((k, v) for k, v in given.items() if k not in names)
-    except Exception:  # another driver's, or it is lost
+    except Exception:  # another driver, or a lost connection
         return None
 
 
 class _Elsewhere(Exception):
-    """A way's function leads to another place than it did."""
+    """The function of a Way leads to another place than before."""
 
 
 class Waiting:
@@ -112,11 +112,11 @@ class Waiting:
     ) -> None:
         self.database = database
         self.future: concurrent.futures.Future[Completed | Pending] = concurrent.futures.Future()
-        self.awaited = awaited  # by an asynchronous caller, in place of future
+        self.awaited = awaited  # the future of an asynchronous caller, in place of future
         self.intent_id = intent_id
         self.xid = xid
-        self.committed = False  # but not seen yet
-        self.may_be_open = xid is not None and not created  # it sees an earlier transaction's intent, also inside its own
+        self.committed = False  # its transaction has committed, but the intent was not visible yet
+        self.may_be_open = xid is not None and not created  # a repeated enqueue returns an earlier intent, which is visible inside the open transaction too
         self.forgotten = False
 
     def pending(self) -> Pending:
@@ -134,7 +134,7 @@ class Waiting:
 
 
 def _tell(outcomes: dict[Waiting, Completed | DrainerError]) -> None:
-    """Ends these waits. Each event loop is woken once, because it takes the interpreter from this thread each time."""
+    """Ends these waits. It wakes each event loop only once, because a woken loop takes the interpreter from this thread."""
     loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Completed | Pending], Completed | DrainerError]]] = {}
     for waiting, outcome in outcomes.items():
         if waiting.awaited is None:
@@ -142,7 +142,7 @@ def _tell(outcomes: dict[Waiting, Completed | DrainerError]) -> None:
         else:
             loops.setdefault(waiting.awaited.get_loop(), []).append((waiting.awaited, outcome))
     for loop, ended in loops.items():
-        with contextlib.suppress(RuntimeError):  # it was closed, and its waits with it
+        with contextlib.suppress(RuntimeError):  # the loop was closed, and its waits ended with it
             loop.call_soon_threadsafe(_end_all, ended)
 
 
@@ -161,7 +161,7 @@ def _end(future: asyncio.Future[Completed | Pending] | concurrent.futures.Future
 
 
 def _parsed(response: str) -> Any:
-    """A value, or the text where Python's parser gives up: nested too deep, or a number of too many digits."""
+    """Returns the value, or the text if it is nested too deep or has a number of too many digits for Python's parser."""
     try:
         return json.loads(response)
     except (RecursionError, ValueError):
@@ -169,7 +169,7 @@ def _parsed(response: str) -> Any:
 
 
 class Waiter:
-    """Asks for all waits on one database at once, while there are any."""
+    """Asks for the results of all waits on one database with one statement, as long as there are waits."""
 
     def __init__(self, database: str | Callable[[], Any]) -> None:
         self.database = database
@@ -177,7 +177,7 @@ class Waiter:
         self._waits: set[Waiting] = set()
         self._new = False
         self._running = False
-        self._reached = False  # a connection that could be made once is tried again; a wrong login is told
+        self._reached = False  # after a first connection failures are retried; before it, a wrong login fails the waits
 
     def add(self, waiting: Waiting) -> None:
         with self._changed:
@@ -192,7 +192,7 @@ class Waiter:
                     raise
                 self._running = True
             self._changed.notify()
-        if waiting.forgotten:  # while it was on its way from another waiter
+        if waiting.forgotten:  # while _part moved it from another waiter
             self.remove(waiting)
 
     def remove(self, waiting: Waiting) -> None:
@@ -202,7 +202,7 @@ class Waiter:
     def _run(self) -> None:
         link: _Link | None = None
         pause = QUICKEST
-        is_out = False  # and it was logged
+        is_out = False  # the database is away, and that was logged
         while True:
             with self._changed:
                 if not self._waits and not self._changed.wait_for(lambda: bool(self._waits), IDLE):
@@ -218,11 +218,11 @@ class Waiter:
                 self._look(link, waits)
                 is_out = False
                 took = time.monotonic() - began
-                time.sleep(max(BREATH - took, took / 4))  # so that many waits leave the database a fifth of the time
+                time.sleep(max(BREATH - took, took / 4))  # so that many waits leave a fifth of the time free
                 pause = QUICKEST if self._has_news(link, pause) else min(2 * pause, SLOWEST)
             except _Elsewhere:
                 self._part(waits)
-            except BaseException as error:  # also of what the caller's function ends its thread with
+            except BaseException as error:  # also SystemExit and the like from the caller's function
                 _close(link)
                 link = None
                 ours = isinstance(error, DrainerError) or not isinstance(error, Exception)
@@ -234,12 +234,12 @@ class Waiter:
                 time.sleep(pause)
                 pause = min(2 * pause, SLOWEST)
         _close(link)
-        with _waiters_lock:  # begin starts waits under it, so that a waiter which is given up has none
+        with _waiters_lock:  # begin starts waits under this lock, so that a removed waiter has none
             if not self._running and _waiters.get(self.database) is self:
                 del _waiters[self.database]
 
     def _part(self, waits: list[Waiting]) -> None:
-        """Gives each function a waiter of its own: that they lead to one place is not sure any more."""
+        """Gives each function a waiter of its own, because they may lead to different places now."""
         for waiting in waits:
             self.remove(waiting)
             try:
@@ -249,7 +249,7 @@ class Waiter:
                 self._fail([waiting], error)
 
     def _has_news(self, link: _Link, pause: float) -> bool:
-        """Waits for a notification or a new wait, but no longer than pause."""
+        """Waits up to pause seconds for a notification or a new wait, and reports whether one came."""
         until = time.monotonic() + pause
         while not self._new:
             left = until - time.monotonic()
@@ -280,20 +280,20 @@ class Waiter:
                     self._end({waiting: _not_committed(waiting, reason)})
 
     def _state(self, link: _Link, waiting: Waiting) -> str | None:
-        """Of the transaction that enqueued."""
+        """Returns the state of the transaction that enqueued, or None if it is unknown."""
         if waiting.xid is not None:
             try:
                 state: str | None = link.ask(_TRANSACTION, waiting.xid)[0][0]
                 return state
             except Exception as error:
-                if _sqlstate(error) != "22023":  # an id that this database has not reached: it lost the commit
+                if _sqlstate(error) != "22023":  # this database has not reached the id, so it lost the commit
                     raise
         return None
 
     def _why_missing(self, link: _Link, waiting: Waiting) -> str | None:
         state = self._state(link, waiting)
         if state == "committed" and not waiting.committed:
-            waiting.committed = True  # in the moment between the two questions
+            waiting.committed = True  # it committed between the two statements
             return None
         if state == "in progress":
             return _STILL_OPEN
@@ -310,7 +310,7 @@ class Waiter:
         text = _text(error) if isinstance(error, DrainerError) else f"the database cannot be asked for results: {type(error).__name__}: {_text(error)}"
         outcomes: dict[Waiting, Completed | DrainerError] = {}
         for waiting in waits:
-            # A new one each: every caller raises its own. A StopIteration could not be raised by an asynchronous one at all.
+            # Every caller raises an error of its own. An asynchronous caller could not raise a StopIteration at all.
             outcomes[waiting] = told = misuse(error) or DrainerError(text)
             told.__cause__ = error
         self._end(outcomes)
@@ -327,7 +327,7 @@ _waiters_lock = threading.Lock()
 def _after_fork() -> None:
     global _waiters_lock
     _waiters_lock = threading.Lock()
-    _waiters.clear()  # their threads stayed in the parent
+    _waiters.clear()  # their threads exist only in the parent
 
 
 if hasattr(os, "register_at_fork"):
@@ -346,7 +346,7 @@ def begin(
 
 def _join(database: str | Callable[[], Any], waiting: Waiting) -> None:
     waiter = _waiters.setdefault(database, Waiter(database))
-    waiter.database = database  # of equal ways the newest, whose function is likeliest to work still
+    waiter.database = database  # the newest of equal ways, whose function is the likeliest to work
     waiter.add(waiting)
 
 
@@ -367,14 +367,14 @@ def wait(database: str | Callable[[], Any], intent_id: int, xid: str | None, cre
 
 
 class _Link:
-    """A connection that commits each statement by itself, whichever driver it is of."""
+    """A connection of any driver that commits each statement by itself."""
 
     def __init__(
         self, ask: Callable[[str, str], Sequence[Any]], listen: Callable[[], None], hears: Callable[[float], bool], close: Callable[[], None],
     ) -> None:
         self.ask = ask
         self.listen = listen  # does nothing behind a pooler
-        self.hears = hears  # whether a notification came, within so many seconds
+        self.hears = hears  # reports whether a notification came within so many seconds
         self.close = close
 
 
@@ -395,11 +395,11 @@ def _connect(database: str | Callable[[], Any]) -> _Link:
 
 
 def _plain(dsn: str) -> str:
-    return re.sub(r"^(postgres(?:ql)?)\+\w+:", r"\1:", dsn)  # SQLAlchemy's form
+    return re.sub(r"^(postgres(?:ql)?)\+\w+:", r"\1:", dsn)  # SQLAlchemy's form, such as postgresql+psycopg:
 
 
 def opened(database: str) -> Any:
-    """A connection of psycopg or psycopg2, or None where there is neither."""
+    """Returns a connection of psycopg or psycopg2, or None if neither is installed."""
     dsn = _plain(database)
     limits: dict[str, Any] = {name: value for name, value in (("connect_timeout", 10), ("tcp_user_timeout", 10000)) if name not in dsn}
     try:
@@ -422,24 +422,25 @@ _OPEN = "the function gave a connection that is in a transaction: let it return 
 def _dbapi(connection: Any, place: object = None) -> _Link:
     if hasattr(connection, "detach"):
         connection = _out_of_sqlalchemys_pool(connection)
-    elif pool := pool_of(connection):  # which waits for its connection
+    elif pool := pool_of(connection):  # the pool needs its connection back
         pool.putconn(connection)
         raise DrainerError(NO_POOL)
     connection = unwrapped(connection)
-    if connection.info.transaction_status != 0:  # libpq's idle; it may be another user's, who goes on with it
+    if connection.info.transaction_status != 0:  # 0 is libpq's idle. Another user may go on with the transaction, so the connection stays open
         raise DrainerError(_OPEN)
     if place is not None and _place(connection) != place:
         connection.close()
         raise _Elsewhere
     connection.autocommit = True
     if hasattr(connection, "prepare_threshold"):
-        connection.prepare_threshold = None  # psycopg 3 would prepare what is asked again, and a pooler lose it
-    heard: list[Any] = getattr(connection, "notifies", [])  # psycopg2's, which it fills by itself
+        connection.prepare_threshold = None  # psycopg 3 would prepare repeated statements, which a pooler loses
+    heard: list[Any] = getattr(connection, "notifies", [])  # psycopg2 fills this list by itself
     if hasattr(connection, "add_notify_handler"):
         heard = []
         connection.add_notify_handler(heard.append)
 
-    # The drivers have no limit for a server that is there and says nothing; a pooler would give one of the server's to others.
+    # The drivers have no timeout for a server that does not answer. A timeout set in the session could reach other clients of a
+    # pooler.
     wire = socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
 
     deadline = math.inf
@@ -450,7 +451,7 @@ def _dbapi(connection: Any, place: object = None) -> _Link:
             if time.monotonic() > deadline:
                 _cut(wire)
 
-    # One thread for all statements, because starting one for each takes longer than a statement.
+    # One thread serves all statements, because starting a thread takes longer than a statement.
     watch = threading.Thread(target=cut_what_is_stuck, name="drainer-watch", daemon=True)
 
     @contextlib.contextmanager
@@ -501,37 +502,38 @@ def _dbapi(connection: Any, place: object = None) -> _Link:
 
 
 def pool_of(connection: Any, connect: object = None) -> Any:
-    """The pool of psycopg or psycopg2 that it was taken from, or None.
+    """Returns the pool of psycopg or psycopg2 from which the connection was taken, or None.
 
-    A connection of psycopg2 does not know its pool. It is known where connect, which gave the connection, is the pool's own method.
+    A connection of psycopg2 does not know its pool. The pool is known only if connect, which returned the connection,
+    is a method of the pool.
     """
-    if hasattr(connection, "detach"):  # SQLAlchemy's, which goes back to its pool as it is closed
+    if hasattr(connection, "detach"):  # a connection of SQLAlchemy returns to its pool when it is closed
         return None
     owner = _owner(connect)
     return getattr(connection, "_pool", None) or (owner if hasattr(owner, "putconn") else None)
 
 
 def _owner(connect: object) -> Any:
-    """The object whose method it is, also within a functools.partial, or None."""
+    """Returns the object whose method connect is, also inside a functools.partial, or None."""
     return getattr(getattr(connect, "func", connect), "__self__", None)
 
 
 def _is_shared(pool: Any) -> bool:
-    """Whether it is one of SQLAlchemy's that gives several users one connection, and rolls back what any of them returns."""
+    """Reports whether it is a pool of SQLAlchemy that shares one connection, and rolls it back when any user returns it."""
     return type(pool).__name__ in ("StaticPool", "SingletonThreadPool")
 
 
 def _out_of_sqlalchemys_pool(connection: Any) -> Any:
-    """The driver's connection, in whose place the pool makes another one."""
+    """Takes the driver's connection out of the pool, which makes another one in its place."""
     if _is_shared(connection._pool):
-        # Giving it back rolls back what another user has open, where it still knows the driver's connection.
+        # While the wrapper has the driver's connection, closing it would roll back another user's open transaction.
         setattr(connection, "dbapi_connection" if hasattr(connection, "dbapi_connection") else "connection", None)
         connection.close()
         raise DrainerError(NO_POOL)
     driver = getattr(connection, "driver_connection", None) or connection.connection
     connection.detach()
     try:
-        driver.commit()  # a listener of the engine may have begun a transaction, with settings that have to stay
+        driver.commit()  # a listener of the engine may have begun a transaction with settings that must stay
     except Exception:
         driver.close()
         raise
@@ -541,7 +543,7 @@ def _out_of_sqlalchemys_pool(connection: Any) -> Any:
 def _cut(wire: socket.socket) -> None:
     try:
         wire.shutdown(socket.SHUT_RDWR)
-    except OSError:  # it was closed in between
+    except OSError:  # it was closed meanwhile
         pass
 
 
@@ -570,7 +572,7 @@ def _over_asyncpg(asyncpg: Any, dsn: str) -> _Link:
         raise
 
     def ask(statement: str, value: str) -> Sequence[Any]:
-        # An array is sent as its text, too.
+        # asyncpg would encode an array itself; here it is sent as text.
         asked = statement.format("CAST($1 AS text)")
         return [tuple(row) for row in loop.run_until_complete(connection.fetch(asked, value))]
 
@@ -585,7 +587,7 @@ def _close(link: _Link | None) -> None:
     if link is not None:
         try:
             link.close()
-        except Exception:  # it is broken, and given up
+        except Exception:  # a broken link is given up
             pass
 
 
@@ -594,12 +596,12 @@ def _sqlstate(error: BaseException) -> str:
 
 
 def _no_place(error: BaseException) -> bool:
-    """SQLAlchemy's pool had no connection left."""
+    """Reports whether SQLAlchemy's pool had no connection left."""
     return type(error).__name__ == "TimeoutError" and type(error).__module__ == "sqlalchemy.exc"
 
 
 def _is_down(error: BaseException) -> bool:
-    """No server answers, or one that starts or stops. libpq gives no SQLSTATE for that, nor for a wrong password, which is told."""
+    """Reports whether no server answers, or one that starts or stops. libpq has no SQLSTATE for it, nor for a wrong password."""
     says = "Is the server running|timeout expired|server closed the connection|Connection reset|the database system is"
     return isinstance(error, (ConnectionError, TimeoutError, asyncio.TimeoutError)) or re.search(says, _text(error)) is not None
 
@@ -607,11 +609,11 @@ def _is_down(error: BaseException) -> bool:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # it cannot tell itself, and must not end the thread
+    except Exception:  # an error without a text must not end the thread
         return ""
 
 
 def _passes(error: Any) -> bool:
-    """A lost connection, a restart or a shortage passes; a missing right does not. A standby (25006) may become one that writes."""
+    """Reports whether waiting helps: for a lost connection, a restart, a shortage, or a standby (25006) that may be promoted."""
     state = _sqlstate(error)
     return not state or state[:2] in ("08", "40", "53", "57", "58") or state in ("25006", "25P04", "55P03")

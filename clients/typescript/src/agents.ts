@@ -1,33 +1,33 @@
-/** Tools of agent frameworks whose call becomes an intent. No framework is imported before it is used. */
+/** Makes tools for agent frameworks whose calls become intents. It imports no framework. */
 import { Database, DrainerError, enqueue, fromPg, Intent, NotCommitted, Results } from "./index.js";
 
-/** Said where the commit fails: it may have happened before its answer was lost. */
+/** The model reads FAULT if the commit fails. The commit may have happened before its reply was lost. */
 export const FAULT = "It may have been recorded. Asking for it once more with the same values is safe.";
-/** The same for FROM_TOOL_USE_ID, where the next request is another step. */
+/** The model reads this instead if the step is FROM_TOOL_USE_ID, because its next request is another step. */
 export const FAULT_OF_A_NEW_STEP = "It may have been recorded. Do not ask for it again, because it could be done twice. Tell the user.";
-/** Said where the program or the database fails before the commit. */
+/** The model reads NOT_RECORDED if the program or the database fails before the commit. */
 export const NOT_RECORDED = "It was not recorded this time, because the program or its database failed. Tell the user.";
 
 /**
- * As a step: the id of the model's request. A model that asks again makes a new one, and the effect happens again. So
- * take it only for what may happen twice in a run, and only in a hook, which is told the id.
+ * FROM_TOOL_USE_ID as a step stands for the id of the model's request. A model that asks again makes a new id, and the
+ * effect happens again. So use it only for effects that may happen twice in a run, and only in a hook, which gets the id.
  */
 export const FROM_TOOL_USE_ID = Symbol("FROM_TOOL_USE_ID");
 
-/** Where a run's tools commit, and wait. */
+/** How the tools of a run commit, and how they wait for results. */
 export interface Ways<Client> {
   run: string;
-  /** Runs use in a transaction of the agent's database and commits it, or rolls back what use rejects. */
+  /** Runs use in a transaction of the agent's database and commits it, or rolls it back if use rejects. */
   transaction<T>(use: (client: Client, database: Database) => Promise<T>): Promise<T>;
   results: Results;
-  /** Is told of errors that the model is not shown: their text may hold values. The default is console.error. */
+  /** Gets the errors that the model does not see, because their text may hold values. The default is console.error. */
   onError?(tool: string, error: unknown): void;
 }
 
-// By the pool: a server is of one run, and each Results listens over a connection of its own.
+// The Results of each pool. A server belongs to one run, but each Results listens on a connection of its own.
 const waiting = new WeakMap<object, Results>();
 
-/** Ways over a Pool of node-postgres. All runs over one pool wait together. */
+/** Returns Ways over a Pool of node-postgres. All runs over one pool share one Results. */
 export function overPg(pool: any, run: string): Ways<any> {
   const results = waiting.get(pool) ?? new Results(fromPg(pool));
   waiting.set(pool, results);
@@ -37,7 +37,7 @@ export function overPg(pool: any, run: string): Ways<any> {
     async transaction(use) {
       const client = await pool.connect();
       let broken: unknown;
-      const lost = () => {}; // the next query says so, too; without a listener Node would end the program
+      const lost = () => {}; // the next query fails too; without a listener Node would end the program
       client.on("error", lost);
       try {
         await client.query("BEGIN");
@@ -55,30 +55,30 @@ export function overPg(pool: any, run: string): Ways<any> {
   };
 }
 
-/** For the model. */
+/** A text for the model to read. */
 export interface Answer {
   text: string;
   isError: boolean;
 }
 
-/** A tool of which each call is one intent of a run. */
+/** A tool whose calls each become one intent of a run. */
 export interface OutboxTool<Arguments = any, Client = any> {
   name: string;
-  /** Tells the model when to use it. */
+  /** Tells the model when to use the tool. */
   description: string;
-  /** What the framework takes as the schema of the arguments: for the Claude Agent SDK and MCP an object of Zod types. */
+  /** Describes the arguments in the form that the framework takes: an object of Zod types for the Claude Agent SDK and MCP. */
   schema: any;
-  /** The name of what is done within the run, or FROM_TOOL_USE_ID. */
+  /** Names the purpose within the run, or is FROM_TOOL_USE_ID. */
   step: string | typeof FROM_TOOL_USE_ID;
-  /** The record that the effect is about. */
+  /** Returns the record that the effect is about. */
   scope(given: Arguments): string;
-  /** Milliseconds to wait for the result; none without it. */
+  /** Milliseconds to wait for the result. 0 or undefined does not wait. */
   wait?: number;
   /** Writes the agent's own state, and returns the payload. It does not commit. */
   act(client: Client, given: Arguments): unknown;
 }
 
-/** A tool whose calls become intents for `<provider>/<operation>`. */
+/** Makes a tool whose calls become intents for tool, `<provider>/<operation>`. Throws TypeError without a description. */
 export function outboxTool<Arguments = any, Client = any>(tool: string, made: OutboxTool<Arguments, Client>): OutboxTool<Arguments, Client> & { tool: string } {
   if (made.description.trim() === "") throw new TypeError(`${made.name} needs a description: it tells the model when to use the tool`);
   return { ...made, tool };
@@ -86,9 +86,9 @@ export function outboxTool<Arguments = any, Client = any>(tool: string, made: Ou
 
 type Made = ReturnType<typeof outboxTool>;
 
-/** Commits the intent with the agent's state, waits for its result if told to, and answers. It does not reject. */
+/** Commits the intent with the agent's state, waits for its result if the tool has a wait, and resolves to the answer. It does not reject. */
 export async function call(
-  tool: Made, given: any, ways: Ways<any>, toolUseId?: string, recorded: (answer: Answer) => void = () => {}, // told before the wait
+  tool: Made, given: any, ways: Ways<any>, toolUseId?: string, recorded: (answer: Answer) => void = () => {}, // gets the answer before the wait
 ): Promise<Answer> {
   let commits = false;
   let intent: Intent | undefined;
@@ -114,7 +114,7 @@ export async function call(
   }
 }
 
-/** For where it is not known whether the intent was recorded. */
+/** Returns the answer if it is not known whether the intent was recorded. */
 const fault = (tool: Made): Answer => ({ text: tool.step === FROM_TOOL_USE_ID ? FAULT_OF_A_NEW_STEP : FAULT, isError: true });
 
 function handler(tool: Made, ways: Ways<any>) {
@@ -126,8 +126,8 @@ function handler(tool: Made, ways: Ways<any>) {
 }
 
 /**
- * An in-process MCP server of these tools for the Claude Agent SDK: a value of the option mcpServers. sdk is what
- * import("@anthropic-ai/claude-agent-sdk") gives. A server is of one run: the model cannot name another.
+ * Returns an in-process MCP server of these tools for the option mcpServers of the Claude Agent SDK. sdk is the module
+ * from import("@anthropic-ai/claude-agent-sdk"). A server belongs to one run, so the model cannot name another run.
  */
 export function outboxServer(
   sdk: { tool(...given: any[]): any; createSdkMcpServer(options: any): any }, name: string, tools: Made[], ways: Ways<any>, version = "1.0.0",
@@ -143,11 +143,12 @@ export function addToMcpServer(server: { registerTool(name: string, config: any,
 }
 
 /**
- * A PreToolUse hook for the Claude Agent SDK that makes intents of calls of other tools, by their names as the SDK
- * writes them. The call itself is denied, with the answer as the reason, so that nothing acts but drainer.
+ * Returns a PreToolUse hook for the Claude Agent SDK that makes intents of calls of the framework's tools. The names in
+ * tools are as the SDK writes them. The hook denies the call itself, with the answer as the reason, so that only drainer
+ * acts. It does not touch calls of other tools.
  *
- * The hook denies after timeout milliseconds at the latest. Let the timeout of its matcher be longer: when that one is
- * over, the SDK lets the call through, and it acts beside drainer.
+ * The hook denies after timeout milliseconds at the latest. The timeout of its matcher must be longer: when that one is
+ * over, the SDK lets the call through, and the tool acts in addition to drainer.
  */
 export function outboxHook(tools: Record<string, Made>, ways: Ways<any>, { timeout = 50_000 }: { timeout?: number } = {}) {
   return async (given: { tool_name?: string; tool_input?: unknown }, toolUseId: string | undefined): Promise<any> => {
@@ -155,7 +156,7 @@ export function outboxHook(tools: Record<string, Made>, ways: Ways<any>, { timeo
     if (tool === undefined) return {};
     let timer: any;
     let known = fault(tool);
-    const late = new Promise<Answer>((resolve) => { timer = setTimeout(() => resolve(known), Math.min(timeout, 2 ** 31 - 1)); }); // a timer takes more for 1
+    const late = new Promise<Answer>((resolve) => { timer = setTimeout(() => resolve(known), Math.min(timeout, 2 ** 31 - 1)); }); // a longer timeout would become 1 ms
     const asked = call(tool, given.tool_input ?? {}, ways, toolUseId, (answer) => { known = answer; });
     const answer = await Promise.race([asked, late]).finally(() => clearTimeout(timer));
     return { hookSpecificOutput: { hookEventName: "PreToolUse", permissionDecision: "deny", permissionDecisionReason: answer.text } };

@@ -1,17 +1,17 @@
-/** Commits what an agent's tool would do as an intent, in the agent's own transaction, and waits for its result. */
+/** Enqueues intents for the effects of an agent's tools, in the agent's own transaction, and waits for their results. */
 import { createHash } from "node:crypto";
 
 type Row = Record<string, unknown>;
 
-/** All that this package needs of a database client. Make one yourself for a client that has no adapter here. */
+/** The functions that this package needs of a database client. Implement it for a client without an adapter here. */
 export interface Database {
   /** Resolves to the rows as objects, with the columns in their order, under any names. */
   execute(text: string, values: readonly unknown[]): Promise<Row[]>;
-  /** Throws NotInTransaction where no transaction is open. enqueue asks; Results does not. */
+  /** Throws NotInTransaction if no transaction is open. enqueue calls it; Results does not. */
   checkTransaction?(): Promise<void> | void;
   /**
-   * Listens on a connection of its own, until what it resolves to is called. It calls lost if the connection breaks and
-   * is not made again. Without listen, Results asks every 50 to 250 ms.
+   * Listens on a connection of its own, until the function to which it resolves is called. It calls heard for each
+   * notification, and lost if the connection breaks and is not made again. Without listen, Results asks every 50 to 250 ms.
    */
   listen?(heard: () => void, lost: () => void): Promise<() => void>;
 }
@@ -28,14 +28,14 @@ export interface NewIntent {
 
 export interface Intent {
   readonly id: string;
-  /** false: it was there already, and status says where it stands. */
+  /** False if the intent existed already. status is then its present status. */
   readonly created: boolean;
   readonly status: string;
-  /** What the provider is sent. */
+  /** The idempotency key that the provider gets. */
   readonly key: string;
-  /** A sentence for the model, to return where the result is not waited for. */
+  /** A sentence for the model, for a tool that does not wait for the result. */
   readonly forModel: string;
-  /** The transaction, by which a wait inside of it is noticed. */
+  /** The id of the transaction, by which Results refuses a wait inside of it. */
   readonly xid?: string;
 }
 
@@ -47,14 +47,14 @@ export interface Completed {
   readonly forModel: string;
 }
 
-/** It has not settled yet, and still will. This is no failure. */
+/** The intent has not settled yet, and still will. This is no failure. */
 export interface Pending {
   readonly status: "pending";
   readonly intentId: string;
   readonly forModel: string;
 }
 
-// The texts that a model reads. Go and Python say the same: clients/vectors.json.
+// The texts that a model reads. They are the same in Go and Python: see clients/vectors.json.
 export const sentences: Readonly<Record<string, string>> = {
   recorded: "It is recorded. It will be carried out, or its failure reported. Do not ask for it again.",
   pending: "It is recorded and not done yet. It will be carried out, or its failure reported. Do not ask for it again.",
@@ -74,7 +74,7 @@ export const sentences: Readonly<Record<string, string>> = {
 
 /** The base of every error of this package. */
 export class DrainerError extends Error {
-  /** A sentence for the model, without names, ids or payload. */
+  /** A sentence for the model, without names, ids or payload. Empty for an error that a model cannot act on. */
   readonly forModel: string;
   cause?: unknown;
   constructor(message: string, sentence = "") {
@@ -99,7 +99,7 @@ export class TransactionAborted extends DrainerError {}
 /** The outbox refused the intent. Nothing was recorded, and the transaction is aborted. */
 export class Refused extends DrainerError {
   hint?: string;
-  /** Of KeyTaken: the first intent, its key, and where it stands. */
+  /** Only of KeyTaken: the first intent, its key and its status. */
   intentId?: string;
   key?: string;
   status?: string;
@@ -115,7 +115,7 @@ export const refusals: Readonly<Record<string, new (message: string) => Refused>
   OB001: KeyTaken, OB002: RunClosed, OB003: Invalid, OB004: UnknownTool, OB005: OtherTenant, OB006: LimitReached,
 };
 
-/** The intent has settled, and its effect does not stand, or may not. */
+/** The intent has settled, and its effect did not happen, was undone, or is in doubt. */
 export class NotCompleted extends DrainerError {
   constructor(
     readonly intentId: string, readonly status: string,
@@ -127,19 +127,23 @@ export class NotCompleted extends DrainerError {
 export class Failed extends NotCompleted {}
 export class Unknown extends NotCompleted {}
 export class Cancelled extends NotCompleted {}
-/** It happened and was undone; with the status compensation_failed a person has to undo it. */
+/** The effect happened and was undone. With the status compensation_failed a person has to undo it. */
 export class Undone extends NotCompleted {}
 
 export const outcomes: Readonly<Record<string, typeof NotCompleted>> = {
   failed: Failed, unknown: Unknown, cancelled: Cancelled, compensated: Undone, compensation_failed: Undone,
 };
 
-// Every value travels as text: a client's own treatment of jsonb would encode it twice.
+// Every value is sent as text, because a client's own treatment of jsonb would encode it twice.
 const ENQUEUE =
   "SELECT intent_id::text, created, status, idempotency_key, pg_current_xact_id()::text AS xid FROM outbox.enqueue(" +
   "$1::text, $2::text, $3::text, $4::text, $5::text::jsonb, $6::text::timestamptz, $7::text::jsonb)";
 
-/** Records an intent in the client's open transaction, which the caller commits. The same four parts again create nothing. */
+/**
+ * Records an intent in the client's open transaction, which the caller commits. If an intent with the same run, step,
+ * tool and scope exists, it creates nothing and resolves to that intent. It rejects with NotInTransaction, KeyTaken,
+ * RunClosed, Invalid, UnknownTool, OtherTenant, LimitReached, NotAllowed or TransactionAborted, or with the client's error.
+ */
 export async function enqueue(database: Database, intent: NewIntent): Promise<Intent> {
   const values = validated(intent);
   try {
@@ -152,12 +156,12 @@ export async function enqueue(database: Database, intent: NewIntent): Promise<In
   }
 }
 
-/** A row's values in their order: some clients rename columns, as to camel case. */
+/** Returns a row's values in their order, because some clients rename columns, for example to camel case. */
 const columns = (row: Record<string, unknown>): unknown[] => Object.values(row);
 
 const bytes = (text: string) => new TextEncoder().encode(text).length;
 
-/** The arguments of outbox.enqueue, each as text; throws Invalid where the server would refuse. */
+/** Returns the arguments of outbox.enqueue, each as text. Throws Invalid for those that the server would refuse. */
 export function validated(intent: NewIntent): (string | null)[] {
   for (const name of ["run", "step", "tool", "scope"] as const) {
     const part: unknown = intent[name];
@@ -182,7 +186,7 @@ export function validated(intent: NewIntent): (string | null)[] {
   return [intent.run, intent.step, intent.tool, intent.scope, encoded, notBefore?.toISOString() ?? null, carried];
 }
 
-/** JSON. JSON.stringify would write null for NaN, fail on a bigint, and send a rounded integer. */
+/** Returns JSON. JSON.stringify would write null for NaN, throw on a bigint, and write a rounded integer. */
 export function encode(where: string, value: unknown, depth = 0): string {
   if (depth > 200) throw new Invalid(`${where.split(/[.[]/)[0]} is nested more than 200 deep`);
   switch (typeof value) {
@@ -228,8 +232,8 @@ function holdsJSON(text: string): boolean {
 }
 
 /**
- * The key of such an intent. Only the database knows its namespace and generation: prefer Intent.key. A tenant of the
- * outbox is in no key by its name, but by its namespace.
+ * Computes the key of an intent. Only the database knows the namespace and generation, so prefer Intent.key. A key never
+ * has the name of a tenant of the outbox: leave tenant empty and pass the tenant's namespace.
  */
 export function idempotencyKey(
   run: string, step: string, tool: string, scope: string,
@@ -243,7 +247,7 @@ export function idempotencyKey(
   return `idem_v1_${createHash("sha256").update(netstrings, "utf8").digest("hex").slice(0, 32)}`;
 }
 
-/** Names the causes that the program or its administrator has to mend. */
+/** Returns NotAllowed or TransactionAborted for causes that the program or its administrator must fix. */
 function misuse(error: unknown): DrainerError | undefined {
   for (let cause: any = error, seen = 0; cause && seen < 8; cause = cause.cause ?? cause.meta, seen++) {
     let named: DrainerError;
@@ -272,21 +276,21 @@ function refusal(error: unknown): Refused | undefined {
   return undefined;
 }
 
-// From the second statement on what settles notifies, so a look that follows misses nothing.
+// From the second statement on settlements notify, so a look that follows misses none.
 const CHANNEL = "outbox_settled";
 const ARM = "SELECT FROM outbox.await('{}')";
 
-// A client of a pooler knows its session by another number than the server. A pooler would give the notifications of a
-// LISTEN to its other clients, and PgBouncer from 1.18 to 1.20.0 may die of one (pgbouncer#822).
+// Behind a pooler the client's process id differs from the server's. A pooler would send the notifications of a LISTEN to
+// its other clients, and PgBouncer from 1.18 to 1.20.0 may crash (pgbouncer#822).
 const SESSION = "SELECT pg_catalog.pg_backend_pid() AS pid";
 
-/** node-postgres: a Client, or a PoolClient, in a transaction. A Pool serves Results, not enqueue. */
+/** Adapts node-postgres: for enqueue a Client or PoolClient in a transaction, for Results a Pool. */
 export function fromPg(client: {
   query(text: string, values?: any[]): Promise<{ rows: any[] }>; Client?: any; options?: any; listenerCount?(event: "error"): number; on?: any;
 }): Database {
-  const { Client: Listener, options } = client; // which only a Pool has
-  // A Pool emits the error of a client that breaks at rest, and one that is taken emits its own. The next query says so,
-  // too, and without a listener Node would end the program.
+  const { Client: Listener, options } = client; // only a Pool has them
+  // A Pool emits the error of an idle client that breaks, and a client in use emits its own. The next query fails too, and
+  // without a listener Node would end the program.
   if (Listener && client.listenerCount?.("error") === 0) {
     client.on("error", () => {});
     client.on("connect", (made: any) => made.on("error", () => {}));
@@ -315,7 +319,7 @@ export function fromPg(client: {
     execute: async (text, values) => (await client.query(text, [...values])).rows,
     checkTransaction: async () => {
       try {
-        await client.query("SAVEPOINT drainer; RELEASE SAVEPOINT drainer"); // one message; refused outside of a transaction
+        await client.query("SAVEPOINT drainer; RELEASE SAVEPOINT drainer"); // one message; Postgres refuses it outside of a transaction
       } catch (error) {
         if ((error as { code?: string }).code !== "25P01") throw error;
         throw new NotInTransaction("no transaction is open; send BEGIN on this client first, and take no Pool for it");
@@ -324,7 +328,7 @@ export function fromPg(client: {
   };
 }
 
-/** postgres.js: the sql that sql.begin gives to its function. */
+/** Adapts postgres.js: for enqueue the sql that sql.begin passes to its function, for Results the sql of the program. */
 export function fromPostgresJs(
   sql: { unsafe(text: string, values?: any[]): PromiseLike<any>; savepoint?: unknown; listen?(channel: string, heard: () => void): Promise<{ unlisten(): unknown }> },
 ): Database {
@@ -333,7 +337,7 @@ export function fromPostgresJs(
       const session = await sql.unsafe(SESSION);
       if (Number(columns(session[0])[0]) !== session.state?.pid) return () => {};
       const { unlisten } = await sql.listen!(CHANNEL, heard);
-      await sql.unsafe(ARM).then(heard, () => {}); // each look arms it, too
+      await sql.unsafe(ARM).then(heard, () => {}); // each look repeats it
       return () => void (async () => unlisten())().catch(() => {}); // the program may have ended sql
     }),
     execute: async (text, values) => [...(await sql.unsafe(text, [...values]))],
@@ -343,7 +347,7 @@ export function fromPostgresJs(
   };
 }
 
-/** Prisma: the tx of an interactive $transaction. */
+/** Adapts Prisma: for enqueue the tx of an interactive $transaction. */
 export function fromPrisma(tx: { $queryRawUnsafe(text: string, ...values: any[]): PromiseLike<any>; $transaction?: unknown }): Database {
   return {
     execute: async (text, values) => await tx.$queryRawUnsafe(text, ...values),
@@ -353,7 +357,7 @@ export function fromPrisma(tx: { $queryRawUnsafe(text: string, ...values: any[])
   };
 }
 
-/** Drizzle: the tx of a transaction, and the tag sql of drizzle-orm. */
+/** Adapts Drizzle: for enqueue the tx of a transaction, and the tag sql of drizzle-orm. */
 export function fromDrizzle(
   tx: { execute(query: any): PromiseLike<any>; rollback?: unknown }, sql: (strings: any, ...values: any[]) => unknown,
 ): Database {
@@ -369,7 +373,7 @@ export function fromDrizzle(
   };
 }
 
-/** Kysely: the trx of a transaction. */
+/** Adapts Kysely: for enqueue the trx of a transaction. */
 export function fromKysely(trx: { executeQuery(query: any): Promise<{ rows: any[] }>; isTransaction: boolean }): Database {
   return {
     execute: async (text, values) =>
@@ -383,20 +387,20 @@ export function fromKysely(trx: { executeQuery(query: any): Promise<{ rows: any[
 }
 
 const SETTLED = "SELECT intent_id::text, status, provider_ref, last_error, response::text FROM outbox.await($1::text::bigint[])";
-// What a transaction enqueued settles after its commit, so a wait inside of it would never end.
+// An intent settles only after its transaction has committed, so a wait inside of that transaction would never end.
 const OPEN = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL AS open";
 const STILL_OPEN = "SELECT xid::text FROM pg_catalog.unnest($1::text::xid8[]) xid WHERE NOT pg_visible_in_snapshot(xid, pg_current_snapshot())";
 const QUICKEST = 50, SLOWEST = 250; // milliseconds between two looks, unless a notification comes
 const RAREST = 30_000; // milliseconds at most from one try to listen to the next
 const BREATH = 5; // milliseconds between two looks, however many notifications come
 const BATCH = 1000;
-const STUCK = 10_000; // milliseconds until a question is given up, so that a connection without an end does not stop all waits
-const UNANSWERED = 3; // questions at once, and one more each MINUTE: each may hold a client of the program's pool
-const MOST = 5; // questions without an answer: then one of them has to end before the next is asked
+const STUCK = 10_000; // milliseconds until a statement is given up, so that a dead connection does not block all waits
+const UNANSWERED = 3; // statements without an answer, and one more after each MINUTE; each may hold a client of the program's pool
+const MOST = 5; // statements without an answer at most; then one of them has to end before the next is sent
 const MINUTE = 60_000;
-const LONGEST = 2 ** 31 - 1; // that a timer can wait; it takes more for 1
+const LONGEST = 2 ** 31 - 1; // the longest timeout of a timer; a longer one would become 1 ms
 
-/** Whether an error is one of a lost connection, a restart or a shortage. A missing right does not pass. A standby (25006) may become one that writes. */
+/** Reports whether waiting helps: after a lost connection, a restart, a shortage, or on a standby (25006) that may be promoted. */
 export function passes(error: unknown): boolean {
   for (let cause: any = error, seen = 0; cause && seen < 8; cause = cause.cause ?? cause.meta, seen++) {
     // Node's own codes begin with E, and Prisma's with P.
@@ -405,9 +409,9 @@ export function passes(error: unknown): boolean {
   return true;
 }
 
-/** JSON with each integer beyond 2^53 as a bigint, or the text where JavaScript's parser gives up. */
+/** Parses JSON with each integer beyond 2^53 as a bigint, or returns the text if JavaScript's parser fails. */
 export function parse(text: string): unknown {
-  // A text of Postgres's JSON has no NUL, so it marks what is none.
+  // A JSON string from Postgres has no NUL, so a leading NUL marks a number.
   const marked = text.replace(/"(?:[^"\\]|\\.)*"|(?<![\d.eE+-])-?\d{16,}(?![\d.eE])/g, (token) => (token[0] === '"' ? token : `"\\u0000${token}"`));
   const unmark = (_: string, value: unknown) => {
     if (typeof value !== "string" || value[0] !== "\0") return value;
@@ -423,34 +427,35 @@ export function parse(text: string): unknown {
 interface Waiting {
   id: string;
   asked: boolean;
-  xid?: string; // of a transaction that may be open: it saw an earlier one's intent
+  xid?: string; // of a repeated enqueue, whose transaction may be open although the intent is visible
   resolve(answer: Completed | Pending): void;
   reject(error: unknown): void;
 }
 
 /**
- * Waits for results. One question serves all waits: asked when Postgres notifies that something settled, and every
- * 50 to 250 ms, which is all there is behind a pooler.
+ * Waits for results. One statement asks for all waits. It is sent when Postgres notifies of a settlement, and every 50 to
+ * 250 ms. Behind a pooler there are no notifications.
  */
 export class Results {
   private readonly waits = new Set<Waiting>();
   private running = false;
-  private unanswered = 0; // questions that were given up are among them
-  private unansweredSince = 0; // when the last one was asked, unless an answer came since
+  private unanswered = 0; // statements without an answer, including those that were given up
+  private unansweredSince = 0; // when the last one was sent, unless an answer came since
   private news = () => {}; // ends the pause before the next look
   private listenAgainAt = 0;
-  private listenPause = SLOWEST; // until it is tried again: a server without a connection to give is not asked for one at each look
+  private listenPause = SLOWEST; // milliseconds until the next try to listen, so that a server without a free connection is not asked at each look
 
   /** database must be outside of any transaction, such as fromPg(pool). */
   constructor(private readonly database: Database) {}
 
   /**
-   * Resolves to Completed, or to Pending when the time in milliseconds is over. Call it after the commit.
-   * Rejects with Failed, Unknown, Cancelled, Undone, or NotCommitted.
+   * Resolves to Completed, or to Pending after timeout milliseconds. Call it after the commit.
+   * Rejects with Failed, Unknown, Cancelled, Undone or NotCommitted, or with an error of the database that waiting does
+   * not cure, such as NotAllowed.
    */
   async wait(intent: Intent | string, { timeout = 30_000 }: { timeout?: number } = {}): Promise<Completed | Pending> {
     const id = typeof intent === "string" ? intent : intent?.id;
-    // One statement asks for all waits: what it cannot ask for would end the others, too.
+    // One statement asks for all waits, so an id that it cannot take would end the other waits too.
     if (typeof id !== "string" || !/^\d{1,18}$/.test(id)) throw new TypeError("wait takes the Intent that enqueue resolved to, or its id as text");
     let timer: any;
     let waiting!: Waiting;
@@ -477,7 +482,7 @@ export class Results {
     let listening: Promise<() => void> | undefined;
     for (let pause = QUICKEST; this.waits.size > 0; pause = fresh ? QUICKEST : Math.min(2 * pause, SLOWEST)) {
       fresh = false;
-      const began = performance.now(); // the clock of the machine may be set
+      const began = performance.now(); // not Date.now, because the machine's clock may be set
       const waits = [...this.waits];
       for (let start = 0; start < waits.length; start += BATCH) {
         const some = waits.slice(start, start + BATCH);
@@ -493,14 +498,14 @@ export class Results {
       if (listening === undefined && this.database.listen && tried >= this.listenAgainAt) {
         this.listenAgainAt = tried + this.listenPause;
         this.listenPause = Math.min(2 * this.listenPause, RAREST);
-        const lost = () => { // a later look tries again
+        const lost = () => { // a later look tries to listen again
           if (listening !== mine) return;
           listening = undefined;
           if (performance.now() - tried > RAREST) this.listenPause = SLOWEST;
         };
         const mine: Promise<() => void> = (async () => this.database.listen!(this.news, lost))();
         listening = mine;
-        // A look beside it would take one more client of the program's pool.
+        // A look at the same time would take one more client of the program's pool.
         const begun = mine.then(() => {}, lost);
         await Promise.race([begun, new Promise((wake) => setTimeout(wake, pause))]);
       }
