@@ -377,28 +377,16 @@ func TestAFloodOfOneTenantNeitherKeepsOthersWaitingNorExceedsItsLimit(t *testing
 var flooded = scenario{
 	number: 90,
 	play: func(t *testing.T, rig *harness.Rig) int {
-		const intents, lone = 400, 3
-		goOn := hangAfter(rig, intents/8)
-		rig.Reconfigure(func(config string) string {
-			return strings.Replace(steady(config), "concurrency: 16", "concurrency: 4", 1)
+		return loneBehind(rig, func(intents int) {
+			rig.Enqueue(harness.Keyed, intents)
+			rig.Exec(`INSERT INTO outbox.tenant (name, role, max_in_flight) VALUES ('flood', 'flood', NULL), ('limited', 'limited', 2)`)
+			rig.Exec(`DO $$ BEGIN
+				PERFORM set_config('session_replication_role', 'replica', true);  -- whose they are is no change of history
+				WITH theirs AS (UPDATE outbox.intent i SET tenant = t.tenant_id FROM outbox.tenant t
+					WHERE t.name = CASE WHEN i.id % 4 = 0 THEN 'limited' ELSE 'flood' END RETURNING i.id, t.tenant_id)
+				UPDATE outbox.queue q SET tenant = tenant_id FROM theirs WHERE id = intent_id;
+			END $$`)
 		})
-		rig.Enqueue(harness.Keyed, intents)
-		rig.Exec(`INSERT INTO outbox.tenant (name, role, max_in_flight) VALUES ('flood', 'flood', NULL), ('limited', 'limited', 2)`)
-		rig.Exec(`DO $$ BEGIN
-			PERFORM set_config('session_replication_role', 'replica', true);  -- whose they are is no change of history
-			WITH theirs AS (UPDATE outbox.intent i SET tenant = t.tenant_id FROM outbox.tenant t
-				WHERE t.name = CASE WHEN i.id % 4 = 0 THEN 'limited' ELSE 'flood' END RETURNING i.id, t.tenant_id)
-			UPDATE outbox.queue q SET tenant = tenant_id FROM theirs WHERE id = intent_id;
-		END $$`)
-		rig.Start()
-		rig.Start()
-		rig.AwaitRequests(intents/8 + 1)
-		for number := range lone {
-			rig.Step("lone", number, harness.Keyed)
-		}
-		goOn()
-		rig.AwaitRest()
-		return lone
 	},
 	wrong: func(rig *harness.Rig) bool {
 		const of = ` FROM outbox.attempt a JOIN outbox.intent i ON i.id = a.intent_id LEFT JOIN outbox.tenant t ON t.tenant_id = i.tenant `
@@ -410,22 +398,34 @@ var flooded = scenario{
 	},
 }
 
-// hangAfter makes the provider slow, and makes requests after the first ones hang until goOn is called. So most of
-// the work is left at that time, on a fast machine and on a slow one.
-func hangAfter(rig *harness.Rig, first int) (goOn func()) {
+// loneBehind enqueues more intents than two replicas can send, and then a few steps of the run "lone", whose number it
+// returns. The provider is slow, and requests after an eighth of the intents hang until the lone steps are enqueued. So
+// most of the work is left at that time, on a fast machine and on a slow one.
+func loneBehind(rig *harness.Rig, enqueue func(intents int)) int {
+	const intents, first, lone = 400, 50, 3
 	var requests atomic.Int64
 	var released atomic.Bool
 	rig.Provider.SlowFor = 20 * time.Millisecond
 	rig.Provider.Plan = func(string, int) dispatchtest.Fault {
-		if requests.Add(1) > int64(first) && !released.Load() {
+		if requests.Add(1) > first && !released.Load() {
 			return dispatchtest.HangBefore
 		}
 		return dispatchtest.Slow
 	}
-	return func() {
-		released.Store(true)
-		rig.Provider.Release()
+	rig.Reconfigure(func(config string) string {
+		return strings.Replace(steady(config), "concurrency: 16", "concurrency: 4", 1)
+	})
+	enqueue(intents)
+	rig.Start()
+	rig.Start()
+	rig.AwaitRequests(first + 1)
+	for number := range lone {
+		rig.Step("lone", number, harness.Keyed)
 	}
+	released.Store(true)
+	rig.Provider.Release()
+	rig.AwaitRest()
+	return lone
 }
 
 func TestARunWithManyIntentsKeepsNoOtherOfItsTenantWaiting(t *testing.T) {
@@ -437,23 +437,11 @@ func TestARunWithManyIntentsKeepsNoOtherOfItsTenantWaiting(t *testing.T) {
 var crowded = scenario{
 	number: 91,
 	play: func(t *testing.T, rig *harness.Rig) int {
-		const steps, lone = 400, 3
-		goOn := hangAfter(rig, steps/8)
-		rig.Reconfigure(func(config string) string {
-			return strings.Replace(steady(config), "concurrency: 16", "concurrency: 4", 1)
+		return loneBehind(rig, func(steps int) {
+			for number := range steps {
+				rig.Step("crowd", number, harness.Keyed)
+			}
 		})
-		for number := range steps {
-			rig.Step("crowd", number, harness.Keyed)
-		}
-		rig.Start()
-		rig.Start()
-		rig.AwaitRequests(steps/8 + 1)
-		for number := range lone {
-			rig.Step("lone", number, harness.Keyed)
-		}
-		goOn()
-		rig.AwaitRest()
-		return lone
 	},
 	wrong: func(rig *harness.Rig) bool {
 		const of = ` FROM outbox.attempt a JOIN outbox.intent i ON i.id = a.intent_id `
