@@ -30,16 +30,15 @@ const (
 	unknown   = dispatch.StatusUnknown
 )
 
-// Each row is one outcome after a first try, and after a try that may have been
-// applied. repeatable is the status after each outcome for the three safe
-// classes.
+// Each row has one outcome and the statuses that follow it, after a first try and after a try that may have been
+// applied. repeatable is for the three classes that are safe to repeat, once for the other one.
 func TestTheOutcomeTable(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		outcome                       dispatch.Outcome
 		repeatable, repeatableInDoubt dispatch.Status
 		once, onceInDoubt             dispatch.Status
-		doubt                         bool // may have been applied, from now on
+		doubt                         bool // the intent may have been applied, from now on
 	}{
 		{dispatch.Completed, completed, completed, completed, completed, false},
 		{dispatch.NotSent, pending, pending, pending, unknown, false},
@@ -71,8 +70,8 @@ func TestTheOutcomeTable(t *testing.T) {
 	}
 }
 
-// An accepted duplicate is one send: what was not sent may be tried again, and
-// whatever else came of it, the doubt is as before.
+// An accepted duplicate permits one more send. A row that was not sent may be tried again. After any other outcome
+// but a completion it is in doubt as before.
 func TestAnAcceptedDuplicateIsOneSend(t *testing.T) {
 	t.Parallel()
 	policy := policy(dispatch.NonIdempotent)
@@ -199,8 +198,8 @@ func TestMayStillSend(t *testing.T) {
 	}
 }
 
-// A year for a minute is a slip that providers make. Neither an intent nor an undo
-// nor a question is to be parked by it.
+// Some providers send a year where they mean a minute. Such a Retry-After must not park an intent, an undo or a
+// lookup.
 func TestNoProviderParksARowForLongerThanMaxWait(t *testing.T) {
 	t.Parallel()
 	bounded := 0
@@ -228,7 +227,7 @@ func TestNoProviderParksARowForLongerThanMaxWait(t *testing.T) {
 	fault.Injected(t, 80, bounded)
 }
 
-// asking is a policy whose provider can be asked.
+// asking returns a policy whose provider answers lookups.
 func asking(class dispatch.Class) dispatch.Policy {
 	p := policy(class)
 	p.Timeout = 30 * time.Second
@@ -298,7 +297,7 @@ func TestWithoutALookupAnAnswerThatCannotChangeIsUnknown(t *testing.T) {
 	}
 }
 
-// A lookup that was lost may have come before what was sent last could land.
+// The lost lookup may have come before the last send could arrive at the provider.
 func TestALostLookupIsAskedAgainOnceTheLastSendHasLanded(t *testing.T) {
 	t.Parallel()
 	history := dispatch.History{Tries: 2, MaybeApplied: true, Lookup: true}
@@ -332,7 +331,7 @@ func TestTheCeilingDoublesUpToTheCap(t *testing.T) {
 	}
 }
 
-// Doubling a cap forever would overflow, and every second try would wait forever.
+// The doubling stops at the cap, also at the largest one. An overflow would make retries wait forever.
 func TestTheFirstTriesWaitNoLongerUnderACapForEver(t *testing.T) {
 	t.Parallel()
 	backoff := dispatch.Backoff{Base: time.Second, Cap: math.MaxInt64}
@@ -432,8 +431,8 @@ func TestDelayGrowsWithTheTry(t *testing.T) {
 	})
 }
 
-// walk is one intent on its way through attempts, with a memory of its own of
-// what the evidence was.
+// walk is one intent on its way through attempts. It records the evidence by itself, apart from the policy's
+// history.
 type walk struct {
 	policy  dispatch.Policy
 	history dispatch.History

@@ -119,8 +119,8 @@ func TestAKeyIsStableAndFitsEveryHeader(t *testing.T) {
 	fault.Injected(t, 48, keys)
 }
 
-// Whatever agents write into a key: two tuples share one only if they are the
-// same, it is a header's value as it is, and no error repeats a part of it.
+// Agents may write any text into the parts of a tuple. Two tuples share a key only if they are the same, the key is
+// a valid header value as it is, and no error repeats a part.
 func FuzzAKeyTellsTuplesApart(f *testing.F) {
 	long := strings.Repeat("é", 150) // 300 bytes
 	for _, seed := range [][]string{
@@ -130,7 +130,7 @@ func FuzzAKeyTellsTuplesApart(f *testing.F) {
 		{"r\r\nX-Evil: 1", "s\x00", "p/o", "b", "r", "X-Evil: 1\r\n", "p/o", "b"},
 		{long, long, long, long, long, long, long, long + "x"},
 		{"\xff", "\xc3\x28", "p/o", "b", "\ufffd", "\ufffd(", "p/o", "b"},
-		{"é", "s", "p/o", "b", "e\u0301", "s", "p/o", "b"}, // the same word to a reader
+		{"é", "s", "p/o", "b", "e\u0301", "s", "p/o", "b"}, // a reader sees the same word
 		{"", "", "", "", "0:,", "", "", ""},
 	} {
 		f.Add(seed[0], seed[1], seed[2], seed[3], seed[4], seed[5], seed[6], seed[7])

@@ -141,7 +141,7 @@ func (s Subject) class() dispatch.Class {
 	})
 }
 
-// byPromise orders the classes by how much of their promise an adapter must keep, the least first.
+// byPromise lists the classes from the smallest promise of an adapter to the largest.
 var byPromise = []dispatch.Class{dispatch.NonIdempotent, dispatch.ReadOnly, dispatch.NaturallyIdempotent, dispatch.KeyIdempotent}
 
 func (s Subject) carriesKeys() bool { return s.class() == dispatch.KeyIdempotent }

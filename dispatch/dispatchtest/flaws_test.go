@@ -17,8 +17,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
-// patience is short with the flawed, who use it up; what a slow machine makes
-// fail beyond the flaw does no harm there.
+// patience is short because adapters with a flaw use it up. On a slow machine more checks may fail than those of
+// the flaw, which does no harm here.
 const patience = time.Second
 
 func subjectWith(flaw flaw) dispatchtest.Subject {
@@ -33,7 +33,7 @@ func subjectWith(flaw flaw) dispatchtest.Subject {
 	}
 }
 
-// run makes the trial of that name.
+// run runs the trial of that name.
 func run(t *testing.T, subject dispatchtest.Subject, name string) []dispatchtest.Check {
 	t.Helper()
 	for _, trial := range subject.Trials() {
@@ -70,7 +70,7 @@ func TestAnAdapterWithoutAFlawConforms(t *testing.T) {
 	}
 }
 
-// Each flaw is found by the trial and by the checks that are there for it.
+// found has, for each flaw, the trial and the checks that must find it.
 var found = []struct {
 	flaw   flaw
 	trial  string
@@ -169,12 +169,12 @@ func TestWhateverIsStrangeAndPanicsIsFound(t *testing.T) {
 	}
 }
 
-// A check that no flaw fails proves nothing.
+// A check that no flaw can fail proves nothing.
 func TestEveryCheckCanFail(t *testing.T) {
 	t.Parallel()
 	failing := map[string]bool{
-		"no panic":       true, // by what panics at the strange
-		"first dispatch": true, // by a counterpart that refuses its own payload
+		"no panic":       true, // panicsAtStrange fails it, see the test above
+		"first dispatch": true, // a counterpart that refuses its own payload fails it
 	}
 	for _, test := range found {
 		for _, check := range test.checks {
@@ -293,7 +293,7 @@ func TestTrialsHaveNamesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// install configures a toy for a desk.
+// install returns a toy that is configured for the desk, as an installed adapter.
 func install(t *testing.T, desk *desk, flaw flaw, class dispatch.Class) dispatchtest.Installed {
 	t.Helper()
 	blocks := desk.counterpart()
@@ -316,7 +316,7 @@ func plan(desk *desk) dispatchtest.LivePlan {
 	return dispatchtest.LivePlan{Operation: "act", Payload: desk.counterpart().Payload, Concurrent: 4}
 }
 
-// verdicts are the checks that did not pass.
+// verdicts returns the checks that did not pass, with their verdicts.
 func verdicts(report dispatchtest.Report) string {
 	var all []string
 	for _, check := range report.Checks {
@@ -407,14 +407,14 @@ func TestNoMoreIsSentThanWasSaid(t *testing.T) {
 			t.Errorf("%s: %d calls, want %d", class, got, want)
 		}
 		install(t, desk, none, class).Live(t.Context(), plan(desk))
-		// The last has so short a deadline that it may not have left.
+		// The last call has so short a deadline that it may not have been sent.
 		if arrived := len(desk.counterpart().Received()); arrived != want && arrived != want-1 {
 			t.Errorf("%s: %d messages arrived, want %d", class, arrived, want)
 		}
 	}
 }
 
-// boaster completes everything and does nothing.
+// boaster completes every intent and sends nothing.
 type boaster struct{}
 
 func (boaster) Dispatch(context.Context, dispatch.Request) dispatch.Result {
@@ -444,7 +444,7 @@ var boasting = dispatchtest.Subject{
 
 const inChild = "DRAINER_TEST_CONFORM_FAILS"
 
-// A test cannot watch itself fail, so another process fails.
+// A test cannot observe its own failure, so another process runs the failing test.
 func TestConformFailsTheTestOfAnAdapterThatDoesNot(t *testing.T) {
 	if os.Getenv(inChild) != "" {
 		dispatchtest.Conform(t, boasting)

@@ -13,7 +13,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// Check is one question about an adapter and its answer.
+// Check is one check of an adapter and its result.
 type Check struct {
 	Name     string  `json:"name"`
 	Verdict  Verdict `json:"verdict"`

@@ -81,7 +81,7 @@ func TestAKeyInUseIsInFlight(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if fault == dispatchtest.HangAfter { // it holds the key by now
+		if fault == dispatchtest.HangAfter { // the first request holds the key by now
 			if second := post(t, baseURL, "k", "{}"); second.status != 409 || second.header.Get("Retry-After") == "" {
 				t.Errorf("%s: %+v, want 409 with Retry-After", fault, second)
 			}
@@ -282,7 +282,7 @@ func TestAKeyIsForgottenAfterItsTime(t *testing.T) {
 		{0, "", 1},
 		{time.Hour - 1, "true", 1},
 		{time.Hour, "", 2},
-		{2*time.Hour - 1, "true", 2}, // remembered again
+		{2*time.Hour - 1, "true", 2}, // the key is remembered again, since the second effect
 		{2 * time.Hour, "", 3},
 	} {
 		set(start.Add(step.at))

@@ -119,7 +119,7 @@ func (t *toy) misbehaveInNew() error {
 	return nil
 }
 
-// Close ends what is under way.
+// Close ends the dispatches that are under way.
 func (t *toy) Close() error {
 	switch t.flaw {
 	case failsToClose:
@@ -398,7 +398,7 @@ type line struct {
 	Payload json.RawMessage `json:"payload"`
 }
 
-// desk answers lines.
+// desk is the server of the toy protocol.
 type desk struct {
 	gate  *dispatchtest.Gate
 	ended chan struct{}
@@ -463,7 +463,7 @@ func (d *desk) serve(conn net.Conn) {
 	}
 }
 
-// take records a request and gives the answer; "" hangs up.
+// take records a request and returns the answer. An empty answer hangs up.
 func (d *desk) take(text []byte) string {
 	var request line
 	if err := json.Unmarshal(text, &request); err != nil {
