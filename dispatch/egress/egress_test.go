@@ -99,7 +99,8 @@ func TestAnAllowListNamesNamesAndBlocks(t *testing.T) {
 	}
 }
 
-// The sockets are ours to choose: who asks for another sort goes round the rules.
+// The rules judge TCP connections to resolved addresses. Every other kind of connection or address is refused,
+// because it would bypass them.
 func TestWhatTheRulesCannotReadIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"udp", "unix", "ip", ""} {
@@ -128,8 +129,8 @@ func listen(t *testing.T) (address string) {
 	return dispatchtest.ServeConns(t, func(net.Conn) {})
 }
 
-// TestANameIsNoWayAround stands for DNS rebinding: the name was allowed, what
-// it resolves to at this moment is not.
+// TestANameIsNoWayAround covers DNS rebinding: the name was allowed, but the address to which it resolves now is
+// not.
 func TestANameIsNoWayAround(t *testing.T) {
 	t.Parallel()
 	_, port, _ := net.SplitHostPort(listen(t))
@@ -190,8 +191,7 @@ type rebinding struct {
 	answers     atomic.Int64
 }
 
-// The name is looked up by the process's own resolver, so the test has that for
-// itself: it is not parallel.
+// take makes r the resolver of the process. A test that calls it is not parallel, because the process has only one.
 func (r *rebinding) take(t *testing.T) {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")

@@ -21,7 +21,7 @@ type forwarder struct {
 	*httptest.Server
 	behind string
 	asked  atomic.Pointer[string] // the last destination
-	wants  string                 // of Proxy-Authorization, if it is not empty
+	wants  string                 // the value of Proxy-Authorization that it demands, if not empty
 }
 
 func startForwarder(t *testing.T, behind, wants string) *forwarder {
@@ -87,7 +87,7 @@ func TestConnectionsGoThroughTheProxyAndItResolvesNames(t *testing.T) {
 	}
 }
 
-// A sidecar is not on the proxy's machine.
+// A sidecar is on this machine, and not on the proxy's.
 func TestThisMachineIsReachedDirectly(t *testing.T) {
 	t.Parallel()
 	_, port, _ := net.SplitHostPort(greeter(t, "220 ready\r\n"))
@@ -179,7 +179,7 @@ func TestASilentProxyIsLeftWhenTheCallIsOver(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	silent := dispatchtest.ServeConns(t, func(conn net.Conn) {
-		_, _ = conn.Read(make([]byte, 1)) // it is asked
+		_, _ = conn.Read(make([]byte, 1)) // the proxy has got the request
 		cancel()
 		_, _ = io.Copy(io.Discard, conn)
 	})

@@ -41,7 +41,7 @@ func request(payload string) dispatch.Request {
 	return dispatchtest.Intent("desk/open", "step-1", payload)
 }
 
-// spec is a provider whose child is this test binary.
+// spec returns a provider whose child is this test binary.
 func spec(behaviour string, env map[string]string, settings ...string) dispatch.Spec {
 	all := map[string]string{"BEHAVIOUR": behaviour, "GORACE": "atexit_sleep_ms=0"}
 	if folder, measured := os.LookupEnv("GOCOVERDIR"); measured {
@@ -68,7 +68,7 @@ func started(t *testing.T, spec dispatch.Spec) *exec.Adapter {
 	return dispatchtest.Build(t, exec.New, spec)
 }
 
-// impatient waits for nothing longer than a moment.
+// impatient returns an adapter that waits for a child at most a moment.
 func impatient(t *testing.T, spec dispatch.Spec) *exec.Adapter {
 	t.Helper()
 	return dispatchtest.Build(t, func(spec dispatch.Spec) (*exec.Adapter, error) {
@@ -76,7 +76,8 @@ func impatient(t *testing.T, spec dispatch.Spec) *exec.Adapter {
 	}, spec)
 }
 
-// eventually dispatches until it is answered, as often as the adapter asks for.
+// eventually dispatches until an attempt is completed. Between two attempts it waits as long as the adapter asks
+// for.
 func eventually(t *testing.T, adapter *exec.Adapter) dispatch.Result {
 	t.Helper()
 	for {
@@ -124,7 +125,7 @@ func startPlayer(t *testing.T) dispatchtest.Counterpart {
 	}
 }
 
-// beDirected plays on a stage.
+// beDirected handles each request as a stage in the test's process directs.
 func beDirected(p *peer) {
 	stage := protocoltest.Play(os.Getenv("STAGE"))
 	p.hello(`{"protocol":[1],"name":"player"}`)

@@ -81,7 +81,7 @@ var behaviours = map[string]func(*peer){
 	"answers at length, then dies": func(p *peer) {
 		p.hello(`{"protocol":[1],"name":"mortal"}`)
 		p.each(func(request map[string]any, _ string) {
-			p.complete(request, toJSON(strings.Repeat("x", 60_000))) // what a pipe holds
+			p.complete(request, toJSON(strings.Repeat("x", 60_000))) // so much fits into a pipe
 			os.Exit(7)
 		})
 	},
@@ -131,7 +131,8 @@ var behaviours = map[string]func(*peer){
 		os.Stdin.Close()
 		select {}
 	},
-	// It completes true, with the number of others that it has left unanswered.
+	// It completes requests with the payload true, with the number of the other requests that it has left
+	// unanswered.
 	"answers only some": func(p *peer) {
 		p.hello(`{"protocol":[1],"name":"choosy"}`)
 		unanswered := 0
@@ -173,7 +174,7 @@ var behaviours = map[string]func(*peer){
 		}
 		defer conn.Close()
 		echo(p)
-		select {} // the end of stdin is not why it ends
+		select {} // the end of stdin does not end it
 	},
 	"complains": func(p *peer) {
 		p.hello(`{"protocol":[1],"name":"complaining"}`)

@@ -63,7 +63,7 @@ func TestAChildThatCannotServeIsNotSentAnything(t *testing.T) {
 	})
 }
 
-// What a child said last and how it ended are kept, without what its environment gave it.
+// The problem has the child's last line and its exit status, without the secrets of its environment.
 func TestWhyAChildCannotServeIsSaid(t *testing.T) {
 	t.Parallel()
 	const token, key = "token-9d41c07e", "-----BEGIN KEY-----\nbm90IGEga2V5\n-----END KEY-----"
@@ -193,7 +193,7 @@ func TestAHungChildIsReplaced(t *testing.T) {
 	var all sync.WaitGroup
 	all.Go(func() { dispatchtest.Expect(t, adapter.Dispatch(ctx, request(`false`)), dispatch.Ambiguous, "timeout") })
 	all.Go(func() {
-		got := adapter.Dispatch(t.Context(), request(`false`)) // whose own deadline is far
+		got := adapter.Dispatch(t.Context(), request(`false`)) // its own deadline is far away
 		dispatchtest.Expect(t, got, dispatch.Ambiguous, "child_hung")
 	})
 	all.Wait()
@@ -225,7 +225,7 @@ func TestAChildThatClosesItsStdinIsReplaced(t *testing.T) {
 	adapter := impatient(t, spec("hello, and closes its stdin", nil))
 	for t.Context().Err() == nil {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		got := adapter.Dispatch(ctx, request(`{}`)) // the first may come before it closes
+		got := adapter.Dispatch(ctx, request(`{}`)) // the first dispatch may come before the child closes stdin
 		cancel()
 		if got.Outcome == dispatch.NotSent && got.RetryAfter > 0 {
 			return

@@ -14,7 +14,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
 )
 
-// NewImpatient is New with all patience cut to the given time.
+// NewImpatient is New with all waits cut to the given time.
 func NewImpatient(spec dispatch.Spec, patient time.Duration, stderr io.Writer) (*Adapter, error) {
 	return build(spec, patience{stalled: patient, silent: patient, leaving: patient, drained: patient}, stderr)
 }
@@ -71,8 +71,8 @@ func TestAChildThatLivedLongIsReplacedSoon(t *testing.T) {
 	}
 }
 
-// Whatever bytes a child writes, each request gets exactly one answer, and is
-// completed only by a line that says so of this request.
+// For any bytes that a child writes, each request gets exactly one answer. Only a line that says so of this request
+// completes it.
 func FuzzAChildAnswersOnlyWhatItWasAsked(f *testing.F) {
 	for _, seed := range []string{
 		"", "\n", "no JSON\n", `{"id":"1","outcome":"completed"}` + "\n",
@@ -119,7 +119,7 @@ func FuzzAChildAnswersOnlyWhatItWasAsked(f *testing.F) {
 	})
 }
 
-// says reports whether a whole line is a result of the request.
+// says reports whether a whole line of the text is a result of the request with this outcome.
 func says(text []byte, id, outcome string) bool {
 	for line := range bytes.Lines(text) {
 		var result map[string]any

@@ -38,7 +38,7 @@ type reply struct {
 	body    string
 }
 
-// answer dispatches once to a provider that answers so.
+// answer dispatches once to a provider with this reply, and returns the result.
 func answer(t *testing.T, reply reply, settings string, tool dispatch.ToolSpec) dispatch.Result {
 	t.Helper()
 	baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -19,8 +19,8 @@ import (
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
-// A payload arrives as it was enqueued: byte for byte where nothing is to be
-// changed, and else with every number exact and every other field untouched.
+// A payload arrives as it was enqueued. It is the same bytes if the body needs no change. Otherwise every number is
+// exact and every other field is untouched.
 func FuzzABodyCarriesThePayloadExactly(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, ` { "b": 1.0, "a": 9007199254740993 } `, `{"a": 1, "a": 9007199254740993}`, `{"n": 123456789012345678901234567890, "m": -1e400}`,
@@ -144,7 +144,7 @@ func (e encodingTool) written(t *testing.T, payload []byte) ([]byte, error) {
 	return body.Bytes(), err
 }
 
-// The key stays the same on a retry, so the bytes must.
+// A retry has the same key, so it must have the same bytes.
 func TestAFormIsTheSameBytesEachTimeThoughTwoFieldsShareAName(t *testing.T) {
 	t.Parallel()
 	payload := json.RawMessage(`{"a[b]":1,"a":{"b":2,"c":{"d":3},"c[d]":4},"z":[{"y":5}],"z[0][y]":6}`)
@@ -188,8 +188,8 @@ var keyShapes = map[string]*regexp.Regexp{
 	"uuid":   regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`),
 }
 
-// Whatever a tuple holds, its key is a header's value of the length that the
-// provider takes, unlike another tuple's, and the tuple's own header can be read.
+// For any tuple, the key is a valid header value of a length that the provider takes, and another tuple has another
+// key. The header with the tuple can be read back.
 func FuzzAKeyFitsItsPlace(f *testing.F) {
 	for _, part := range []string{"run", "", "a,b", "%2C", "\r\nX-Evil: 1", "\x00", "é\u2028", "\xff", strings.Repeat("x", 300)} {
 		for _, length := range []int{0, 24, 26, 36, 40, -1, 1 << 40} {
@@ -231,8 +231,8 @@ func isASCII(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// Whatever an agent asks for, a request goes to the configured host, below the
-// configured path, and the value arrives as one segment.
+// For any value from an agent, a request goes to the configured host, below the configured path, and the value
+// arrives as one segment.
 func FuzzAValueStaysInItsSegment(f *testing.F) {
 	templates := []string{"/charges/{.payload}", "/a/{.payload}/b", "/a/x{.payload}", "/{.payload}.json/c"}
 	for _, seed := range []string{

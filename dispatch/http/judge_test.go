@@ -98,7 +98,7 @@ func TestAResponseIsCaptured(t *testing.T) {
 	}
 }
 
-// RFC 8259 lets a reader ignore the mark, and some frameworks write it, or a blank for an empty body.
+// RFC 8259 lets a reader ignore the byte order mark. Some frameworks write one, or a blank for an empty body.
 func TestWhatSomeFrameworksWriteAroundABodyIsNoMistake(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]dispatch.Result{
@@ -203,7 +203,7 @@ func TestRulesDecide(t *testing.T) {
 	}
 }
 
-// The time was up, so the rule has no result.
+// The deadline passed, so the rule has no result.
 func TestAnAnswerThatNoRuleWasInTimeForLeavesDoubt(t *testing.T) {
 	t.Parallel()
 	baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -306,7 +306,7 @@ func TestProfilesUnderstandTheirProviders(t *testing.T) {
 		name    string
 		profile string
 		reply   reply
-		want    dispatch.Result // what of it is written here
+		want    dispatch.Result // its outcome, class, wait, Final and Replayed are compared
 	}{
 		{"no profile: a 409 that does not say is a refusal", "", reply{409, headers{"Content-Type": asJSON}, `{"error":"exists"}`}, dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "http_409"}},
 		{"no profile: a 422 is a refusal", "", reply{status: 422}, dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "http_422"}},

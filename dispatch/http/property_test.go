@@ -22,7 +22,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-// ruleSets claim all that a rule may claim, with and without a right to it.
+// ruleSets claim all that a rule may claim, for responses that justify it and for others.
 var ruleSets = []string{
 	"[]",
 	"[{when: .status > 0 and .status != 404, outcome: completed}]",
@@ -81,14 +81,14 @@ func FuzzNoResponseIsTakenForMoreThanItProves(f *testing.F) {
 	})
 }
 
-// The outcomes that an adapter may find in a response.
+// outcomes are the outcomes that an adapter may find in a response.
 var outcomes = []dispatch.Outcome{
 	dispatch.Completed, dispatch.Throttled, dispatch.Rejected, dispatch.CredentialsRefused, dispatch.Forbidden, dispatch.InFlight, dispatch.Ambiguous, dispatch.Absent,
 }
 
 var className = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
-// judge is who a response is judged by.
+// judge names the profile and the rules that judge a response.
 type judge struct{ profile, rules string }
 
 func newJudges(t testing.TB) map[judge]*tool {
@@ -112,7 +112,7 @@ func newJudges(t testing.TB) map[judge]*tool {
 	return judges
 }
 
-// checkVerdict holds a verdict to what the response says by itself.
+// checkVerdict compares the verdict on a response with the response itself.
 func checkVerdict(t rapid.TB, judging *tool, by judge, response *http.Response) {
 	body, _ := io.ReadAll(response.Body)
 	response.Body = io.NopCloser(bytes.NewReader(body))

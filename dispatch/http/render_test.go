@@ -15,7 +15,7 @@ type seen struct {
 	header     http.Header
 }
 
-// dispatchOnce shows what arrived at the provider, or nil if nothing did.
+// dispatchOnce returns the request that arrived at the provider, or nil if none did, and the result.
 func dispatchOnce(t *testing.T, settings, tool string, request dispatch.Request) (*seen, dispatch.Result) {
 	t.Helper()
 	var arrived *seen
@@ -27,7 +27,7 @@ func dispatchOnce(t *testing.T, settings, tool string, request dispatch.Request)
 	return arrived, result
 }
 
-// arrival is the header that arrived at the provider.
+// arrival returns the header of the request that arrived at the provider.
 func arrival(t *testing.T, settings string, tool dispatch.ToolSpec) http.Header {
 	t.Helper()
 	var arrived http.Header
@@ -110,8 +110,8 @@ func TestAPayloadThatCannotBeRenderedIsRejectedUnsent(t *testing.T) {
 	}
 }
 
-// Another try would end the same, on each machine. These are refused before they build anything, so that no machine is
-// too slow for it; package jq tests what is refused after many steps.
+// Another try would end in the same way, on each machine. These expressions are refused before they build a value,
+// so a slow machine refuses them too. Package jq tests the refusal after many steps.
 func TestAPayloadThatAnExpressionBlowsUpIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, expression := range []string{".payload.s * .payload.n", "{a: (.payload.n * .payload.s)}", "null | setpath([400000000]; 1)"} {
@@ -166,7 +166,7 @@ func TestHeadersAreSent(t *testing.T) {
 	}
 }
 
-// Requests of one tool share what they have alike.
+// The requests of one tool share the parts that they have in common.
 func TestWhatOneIntentBringsStaysOutOfTheNext(t *testing.T) {
 	t.Parallel()
 	var arrived []http.Header

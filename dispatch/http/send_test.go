@@ -24,9 +24,8 @@ import (
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
-// dyingServer answers the first request of its first connection and closes
-// that connection once it has read the second: where the standard transport
-// sends again by itself.
+// dyingServer answers the first request of its first connection. It closes that connection when it has read the
+// second request. The standard transport sends that request again by itself.
 func dyingServer(t *testing.T, wire dispatchtest.Wire, requests *atomic.Int64) string {
 	return wire.ServeConns(t, func(number int, conn net.Conn) {
 		if wire == dispatchtest.TLSHTTP2 {
@@ -46,8 +45,8 @@ func dyingServer(t *testing.T, wire dispatchtest.Wire, requests *atomic.Int64) s
 	})
 }
 
-// dieOverHTTP2 says, as it leaves, that it never began the second request:
-// GOAWAY with the number of the first.
+// dieOverHTTP2 is dyingServer over HTTP/2. It ends with a GOAWAY that has the number of the first request, which
+// says that the server never began the second one.
 func dieOverHTTP2(conn net.Conn, number int, requests *atomic.Int64) {
 	var header bytes.Buffer
 	_ = hpack.NewEncoder(&header).WriteField(hpack.HeaderField{Name: ":status", Value: "200"})
@@ -64,7 +63,7 @@ func dieOverHTTP2(conn net.Conn, number int, requests *atomic.Int64) {
 	})
 }
 
-// takeStreams speaks HTTP/2 as long as each new stream is to go on.
+// takeStreams serves HTTP/2 until take returns false for a new stream.
 func takeStreams(conn net.Conn, take func(framer *http2.Framer, stream uint32) (goOn bool)) {
 	if _, err := io.CopyN(io.Discard, conn, int64(len(http2.ClientPreface))); err != nil {
 		return
@@ -148,8 +147,8 @@ func TestARequestIsSentOnceThoughItsReusedConnectionDies(t *testing.T) {
 	}
 }
 
-// The control: without the guard the same server does see a third request, so
-// the test above cannot pass vacuously.
+// This is the control. Without the guard the same server does get a third request, so the test above does test the
+// guard.
 func TestTheStandardTransportSendsTwice(t *testing.T) {
 	t.Parallel()
 	for _, wire := range dispatchtest.Wires() {

@@ -91,7 +91,7 @@ func TestDuringARotationEitherSecretVerifies(t *testing.T) {
 	}
 }
 
-// Who knows the address of a receiver may be all that it takes to post there.
+// The address of a receiver may be the only secret that a sender needs.
 func TestAPreviewHidesTheAddress(t *testing.T) {
 	t.Parallel()
 	adapter := dispatchtest.Build(t, webhook.New, spec("{url: 'https://chat.example/hooks/T0/canary?token=canary', signing_secrets: ["+newSecret+"]}", "{map: '.sum + .payload.sum'}"))
