@@ -9,8 +9,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
-// Whatever an agent asks for, a message has each header once and on one line,
-// and carries the payload byte for byte.
+// For any values from an agent, a message has each header once and on one line, and carries the payload byte for
+// byte.
 func FuzzAMessageHasNoHeaderButItsOwn(f *testing.F) {
 	for _, seed := range []string{"plain", "", "a\r\nNats-Msg-Id: x", "\x00", "\x7f", "\x85\u0085\u2028", "\xff", "\t", "é"} {
 		f.Add(seed, "invoice_442", "traceparent")

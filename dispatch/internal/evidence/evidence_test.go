@@ -24,8 +24,8 @@ import (
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
-// A failure has one name while nothing was written, and another once something
-// may have been. Whichever it was, the end of the dispatch goes before.
+// A failure has one class if nothing was written, and another one if something may have been written. The end of
+// the dispatch comes before all other causes, except for a refused egress, which proves that nothing was written.
 func TestAFailureIsNamedByWhatItProves(t *testing.T) {
 	t.Parallel()
 	over, end := context.WithCancel(t.Context())
@@ -115,8 +115,8 @@ func TestARetryAfterDateIsMeasuredOnTheProvidersClock(t *testing.T) {
 	}
 }
 
-// A retry is never before the moment that a provider named, nor later than in a
-// year, nor in the past.
+// A retry is never before the moment that a provider named, unless that is more than a year away, and never in the
+// past.
 func FuzzRetryAfterIsNeitherEarlyNorEndless(f *testing.F) {
 	for _, seed := range []string{
 		"0", "1", "-5", "1.5", "0.0000000001", "31535999.9999999999", "9223372036854775807", "9223372036854775808", "1" + strings.Repeat("0", 400),
@@ -135,12 +135,12 @@ func FuzzRetryAfterIsNeitherEarlyNorEndless(f *testing.F) {
 			t.Fatalf("%q, %q: %s", text, date, got)
 		}
 		if wish, understood := wishOf(strings.TrimSpace(text), DateOf(header, noon)); understood && got+time.Microsecond < min(wish, LongestWait) {
-			t.Errorf("%q, %q: after %s, but the provider said %s", text, date, got, wish) // Postgres knows no less than a microsecond
+			t.Errorf("%q, %q: after %s, but the provider said %s", text, date, got, wish) // Postgres has no unit below a microsecond
 		}
 	})
 }
 
-// wishOf reads what the header may say, another way.
+// wishOf computes the wait by another method than RetryAfter.
 func wishOf(text string, date time.Time) (time.Duration, bool) {
 	if plainNumber.MatchString(text) {
 		seconds, _ := new(big.Rat).SetString(text)
@@ -238,8 +238,8 @@ func TestOneLineOfASecretIsNotRepeated(t *testing.T) {
 	}
 }
 
-// What a child writes to its stderr stands in drainer's log under its
-// provider's name, line by line, and commands no terminal.
+// A child's stderr is in drainer's log line by line, each under the provider's name, and without control
+// characters.
 func FuzzAChildsLogCannotPassForDrainers(f *testing.F) {
 	for _, seed := range []string{
 		"", "\n", "one\ntwo", "a\r\n\tb\r", "\x1b[2J\x1b[Hdrainer: all is well", "\u0085other: \u009b2J", "\xff\xc2\n", "x\u2028y",

@@ -31,7 +31,7 @@ func TestAConnectionSaysWhatItHoldsUnread(t *testing.T) {
 				t.Fatal(err)
 			}
 			for test.want != evidence.Quiet && evidence.Peek(ours) == evidence.Quiet {
-				runtime.Gosched() // it is on its way
+				runtime.Gosched() // the peer's action is on its way
 			}
 			for range 2 {
 				if got := evidence.Peek(ours); got != test.want {

@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
-// Whatever a provider sends, Postgres takes what is made of it, and gives back
-// the same, of a size that its readers can bear.
+// For any body from a provider, Postgres stores the text and JSON that are made of it, and returns them unchanged.
+// Their size stays within a bound that readers can handle.
 func FuzzPostgresTakesWhatAProviderSends(f *testing.F) {
 	for _, seed := range []string{
 		"", `{"a\u0000":"\u0000"}`, `"\ud800\ud83d\ude00"`, `"\\u0000\\\u0000"`, "x\x00\xff", "\"\xed\xa0\x80\"", "\ufeff{}",

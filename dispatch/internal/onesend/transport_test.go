@@ -23,7 +23,7 @@ import (
 
 const okay = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// over makes a transport whose connections come from dial.
+// over returns a transport whose connections come from dial.
 func over(t *testing.T, dial func(context.Context, string, string) (net.Conn, error)) *onesend.Transport {
 	t.Helper()
 	transport := onesend.New(dispatch.NewNetwork(dial, nil))
@@ -41,7 +41,7 @@ func post(t *testing.T, ctx context.Context, to, body string) *http.Request {
 	return request
 }
 
-// exchange sends, and reads to the end.
+// exchange sends a request and reads the answer to its end.
 func exchange(t *testing.T, transport *onesend.Transport, to, body string) (answer string, failed *onesend.Failure) {
 	t.Helper()
 	response, failed := transport.Send(post(t, t.Context(), to, body))
@@ -56,8 +56,7 @@ func exchange(t *testing.T, transport *onesend.Transport, to, body string) (answ
 	return string(text), nil
 }
 
-// piped is a transport whose provider is at the other end of a pipe, so that
-// time in it can be made to pass.
+// piped returns a transport whose provider is at the other end of a pipe, so that the test's clock applies to it.
 func piped(t *testing.T, serve func(net.Conn)) (transport *onesend.Transport, ended chan struct{}) {
 	t.Helper()
 	ended = make(chan struct{}, 1000)
@@ -78,7 +77,7 @@ func serveAll(conn net.Conn) {
 	}
 }
 
-// saying answers one request so, and waits until the client leaves.
+// saying returns a server that gives one request the answer, and waits until the client leaves.
 func saying(answer string) func(net.Conn) {
 	return func(conn net.Conn) {
 		reader := bufio.NewReader(conn)
@@ -195,7 +194,7 @@ func TestWhatAConnectionSentBeforeIsNotThisRequest(t *testing.T) {
 		transport, ended := piped(t, func(conn net.Conn) {
 			_ = dispatchtest.ReadRequest(bufio.NewReader(conn))
 			_, _ = io.WriteString(conn, okay)
-			time.Sleep(10 * time.Second) // and reads nothing more
+			time.Sleep(10 * time.Second) // it reads nothing more
 		})
 		if _, failed := exchange(t, transport, nowhere, "x"); failed != nil {
 			t.Fatalf("%+v", failed)
@@ -244,7 +243,7 @@ func TestASwitchOfProtocolsIsReadNoFurther(t *testing.T) {
 	})
 }
 
-// What is left of an earlier exchange, as the body of a 204, may look like the next one's answer.
+// The rest of an earlier exchange, such as the body of a 204, may look like the next answer.
 func TestAnAnswerThatCameBeforeItsRequestIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -277,8 +276,7 @@ func TestAnAnswerThatCameBeforeItsRequestIsNoAnswer(t *testing.T) {
 	})
 }
 
-// shortConn takes so many bytes of what is written and then fails, as a
-// connection that the peer has reset.
+// shortConn takes that many of the written bytes and then fails, like a connection that the peer has reset.
 type shortConn struct {
 	net.Conn
 	takes int
@@ -293,7 +291,7 @@ func (c *shortConn) Write(bytes []byte) (int, error) {
 	return n, nil
 }
 
-// What the kernel took of a request may have reached the provider.
+// The bytes of a request that the kernel took may have reached the provider.
 func TestARequestThatWasTakenInPartIsAmbiguous(t *testing.T) {
 	t.Parallel()
 	for taken, want := range map[int]onesend.Failure{
@@ -331,7 +329,7 @@ func TestALongRequestToAProviderThatDoesNotReadIsAnswered(t *testing.T) {
 	long := strings.Repeat("x", 16<<20)
 	for name, test := range map[string]struct {
 		query, header, body string
-		unknown             bool // the body's length, beforehand
+		unknown             bool // the body's length is not known beforehand
 	}{
 		"short":                    {body: long[:3<<10]},
 		"a little longer":          {body: long[:5<<10]},

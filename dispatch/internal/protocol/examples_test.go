@@ -26,14 +26,13 @@ import (
 	"github.com/agentoutbox/drainer/internal/child"
 )
 
-// languages are the examples, and how to run each.
+// languages has the command that runs each example.
 var languages = map[string][]string{
 	"python": {"python3", "python/tickets.py"},
 	"node":   {"node", "node/tickets.mjs"},
 }
 
-// program is the command line of an example; the test is skipped without its
-// interpreter.
+// program returns the command line of an example. It skips the test if the interpreter is missing.
 func program(t testing.TB, language string, arguments ...string) []string {
 	t.Helper()
 	command := languages[language]
@@ -127,7 +126,7 @@ func await(t testing.TB, process *child.Process, ready func() bool) {
 func call(step, operation, payload string) dispatch.Request {
 	tuple := dispatch.Tuple{AgentRunID: "run-001", StepID: step, ToolName: "desk/" + operation, BusinessScope: "case_7"}
 	acting := tuple
-	acting.ToolName = "desk/open_ticket" // a lookup has the key of what it asks about
+	acting.ToolName = "desk/open_ticket" // a lookup has the key of the intent that it looks up
 	return dispatch.Request{Tuple: tuple, IdempotencyKey: acting.IdempotencyKey(), Payload: json.RawMessage(payload), Attempt: 1}
 }
 
@@ -181,7 +180,7 @@ func TestTheExamplesDoWhatTheirProtocolPromises(t *testing.T) {
 	})
 }
 
-// compact is a result as JSON without spaces and without regard to escapes.
+// compact returns a result as text. Spaces and escapes in its JSON make no difference.
 func compact(result dispatch.Result) string {
 	var response any
 	if len(result.Response) > 0 && json.Unmarshal(result.Response, &response) != nil {
@@ -218,8 +217,8 @@ func TestTheExamplesRememberAcrossARestart(t *testing.T) {
 	})
 }
 
-// A pool of threads has a queue. What waited in it beyond its deadline is in
-// doubt for drainer, and may have been looked up and found absent by now.
+// A pool of threads has a queue. A request that waited there beyond its deadline is in doubt for drainer. A lookup
+// may have found it absent by now.
 func TestTheExampleWithAPoolBeginsNothingAfterItsDeadline(t *testing.T) {
 	t.Parallel()
 	line := program(t, "python")
@@ -232,7 +231,7 @@ tickets.serve_lines(Slow())`
 	command := osexec.Command(line[0], "-c", script)
 	command.Env = append(os.Environ(), "PYTHONPATH="+filepath.Dir(line[1]), "PYTHONDONTWRITEBYTECODE=1")
 	said := bytes.NewBuffer(protocol.Greeting())
-	const room, late = 16, 4 // as many as the pool has threads, and more
+	const room, late = 16, 4 // room is the number of the pool's threads, late the number of further requests
 	ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
 	defer cancel()
 	for i := range room + late {
@@ -318,7 +317,7 @@ func encode(t testing.TB, id string, request dispatch.Request) []byte {
 	return line
 }
 
-// plainClient knows nothing of the protocol.
+// plainClient is a client without knowledge of the protocol.
 type plainClient struct {
 	t     *testing.T
 	http  http.Client
@@ -418,7 +417,7 @@ func TestAPayloadThatOthersCannotReadIsNotSent(t *testing.T) {
 	}
 }
 
-// What is read from an adapter, and what the schema says of it, agree.
+// drainer reads exactly the results that the published schema permits.
 func TestTheSchemaKnowsAResultAsDrainerDoes(t *testing.T) {
 	t.Parallel()
 	schema := protocoltest.Published(t)

@@ -78,8 +78,8 @@ func TestLinesAreReadWhole(t *testing.T) {
 	}
 }
 
-// Whatever a child writes, and in whatever pieces it arrives, is taken apart at
-// its newlines, up to the first line that is too long or the one cut short.
+// The output of a child is split at its newlines, in whatever pieces it arrives, up to the first line that is too
+// long or cut short.
 func FuzzLines(f *testing.F) {
 	for _, seed := range []string{"", "\n", `{"id":"1","outcome":"completed"}` + "\n", "no newline", "\r\n\x00\n", strings.Repeat("long", 30) + "\n", "ok\n" + strings.Repeat("x", 64) + "\n"} {
 		f.Add([]byte(seed), true)
@@ -122,8 +122,8 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-// Whatever an agent wrote, a request is one line, says exactly that, and the
-// next one begins behind it.
+// For any text of an agent, a request is exactly one line with the same values, and the next request begins after
+// it.
 func FuzzARequestIsOneLine(f *testing.F) {
 	for _, seed := range []string{
 		`{"n": 9007199254740993, "m": 1.0, "n": -1e400}`, "{\n\"a\":\"next\u0085line\u2028paragraph\u2029\\r\\n\"}", `"\u0000\ud800"`, `"<&>"`,
@@ -170,7 +170,7 @@ func FuzzARequestIsOneLine(f *testing.F) {
 	})
 }
 
-// depthOf counts by the decoder's own tokens.
+// depthOf returns the depth of nesting, counted by the decoder's tokens.
 func depthOf(text []byte) (deepest int) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	for depth := 0; ; {
@@ -188,8 +188,7 @@ func depthOf(text []byte) (deepest int) {
 	}
 }
 
-// A result that contradicts itself must not settle any request, least of all
-// another one's.
+// A malformed result, or one that contradicts itself, must not settle any request, least of all another one's.
 func TestAResultThatSaysTwoThingsIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]error{
@@ -226,8 +225,7 @@ func TestAFieldOfAnotherSpellingIsNoneOfTheProtocol(t *testing.T) {
 
 var className = regexp.MustCompile(`^([a-z][a-z0-9_]{0,63})?$`)
 
-// Nothing that an adapter may say settles what it does not speak of, or makes a
-// result that the engine cannot keep.
+// No text of an adapter settles a request that it does not name, or makes a result that the engine cannot keep.
 func FuzzParseResult(f *testing.F) {
 	for _, seed := range []string{
 		`{"id":"1","outcome":"completed","response":{"a":"\u0000\ud800"},"provider_ref":"\u0000"}`,
@@ -306,11 +304,10 @@ func isStorable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsRune(text, 0)
 }
 
-// hugeExponent finds numbers that the schema's validator would write out.
+// hugeExponent matches numbers that the schema's validator would write out in full.
 var hugeExponent = regexp.MustCompile(`[eE][+-]?[0-9]{4}`)
 
-// drain dispatches many intents, some at once, and wants every one completed
-// with a ticket of its own.
+// drain dispatches count intents, some at once, and checks that each is completed with a ticket of its own.
 func drain(t testing.TB, adapter dispatch.Adapter, count int) {
 	t.Helper()
 	const atOnce = 16
@@ -348,8 +345,7 @@ func TestTheExamplesAnswerManyAtOnce(t *testing.T) {
 	})
 }
 
-// With -benchtime 20000x each of them answers 20,000 dispatches, none of which
-// it keeps in a file.
+// With -benchtime 20000x each example answers 20,000 dispatches. It keeps none of them in a file.
 func BenchmarkExamples(b *testing.B) {
 	for transport, connect := range transports {
 		for language := range languages {

@@ -39,8 +39,7 @@ func TestOnlyAPayloadThatCannotBeWrittenIsRefused(t *testing.T) {
 	}
 }
 
-// A brace that is doubled is a brace, everywhere; what is no placeholder stays
-// as it is.
+// A doubled brace is one brace, everywhere. Text that is no placeholder stays as it is.
 func FuzzATemplateKeepsItsText(f *testing.F) {
 	for _, seed := range []string{
 		"", "/v1/charges/{.payload.id}", "{{}}", "{", "}", "{}", "{{{.a}}}", `{"}"}`, `{"\(.a)"}/{{`, "{.a} {.b", "{{.a}", "é{.é}\x00", strings.Repeat("{", 50) + strings.Repeat("}", 50),
@@ -75,8 +74,8 @@ func FuzzATemplateKeepsItsText(f *testing.F) {
 	})
 }
 
-// Of what an agent left, only trace headers go on, on every attempt alike, and
-// each can be a header of HTTP.
+// Of an agent's headers only the trace headers are sent. Each attempt sends the same ones, and each is a valid
+// header of HTTP.
 func FuzzOnlyTraceHeadersGoOn(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
