@@ -26,7 +26,7 @@ func request(payload string) dispatch.Request {
 	return dispatchtest.Intent("events/publish", "step-1", payload)
 }
 
-// intent is a request with a key of its own.
+// intent returns a request with a key of its own.
 func intent(step string) dispatch.Request {
 	return dispatchtest.Intent("events/publish", step, `{"step":"`+step+`"}`)
 }
@@ -57,7 +57,7 @@ func newAdapter(t *testing.T, spec dispatch.Spec) *kafka.Adapter {
 	return dispatchtest.Build(t, kafka.New, spec)
 }
 
-// adapterFor publishes to the seeded topic.
+// adapterFor returns an adapter that publishes to the seeded topic.
 func adapterFor(t *testing.T, cluster *kfake.Cluster) *kafka.Adapter {
 	t.Helper()
 	return newAdapter(t, spec(cluster.ListenAddrs(), "", "topic: "+topic))
@@ -70,7 +70,7 @@ func count(cluster *kfake.Cluster, topic string) (records int64) {
 	return records
 }
 
-// stored reads every record of the topic.
+// stored returns every record of the topic.
 func stored(t *testing.T, cluster *kfake.Cluster, options ...kgo.Opt) []*kgo.Record {
 	t.Helper()
 	consumer, err := kgo.NewClient(append([]kgo.Opt{
@@ -103,7 +103,7 @@ func header(record *kgo.Record, name string) string {
 	return ""
 }
 
-// dispatchAndLeave ends the dispatch within a few milliseconds of its start.
+// dispatchAndLeave dispatches with a deadline of a few milliseconds.
 func dispatchAndLeave(t *testing.T, adapter *kafka.Adapter, request dispatch.Request) dispatch.Outcome {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), rand.N(6*time.Millisecond))
@@ -111,7 +111,7 @@ func dispatchAndLeave(t *testing.T, adapter *kafka.Adapter, request dispatch.Req
 	return adapter.Dispatch(ctx, request).Outcome
 }
 
-// gated lets the broker say that it is where a gate of its own leads to it.
+// gated opens a gate before the broker, and makes the broker advertise the gate's address.
 func gated(t *testing.T, carry func(client, broker net.Conn)) (*dispatchtest.Gate, kfake.Opt) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")

@@ -130,7 +130,7 @@ func TestTheKafkaAdapterConforms(t *testing.T) {
 
 const password = "password-51c2e0"
 
-// broker is a cluster of one that remembers every record that arrived.
+// broker is a cluster of one broker that remembers every record that arrived.
 type broker struct {
 	cluster *kfake.Cluster
 	gate    *dispatchtest.Gate
@@ -167,7 +167,7 @@ func (b *broker) enter(situation dispatchtest.Situation) {
 	b.situation = situation
 }
 
-// carry makes what the broker writes unreadable while it is to babble.
+// carry passes bytes on, and makes the broker's output unreadable in the situation Babbling.
 func (b *broker) carry(client, broker net.Conn) {
 	dispatchtest.Carry(babbling{client, b}, broker, math.MaxInt64, math.MaxInt64)
 }

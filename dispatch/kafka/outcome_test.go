@@ -25,7 +25,7 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
-// answering gives every Produce request this error code and stores nothing.
+// answering makes the cluster answer every Produce request with this error code and store nothing.
 func answering(cluster *kfake.Cluster, code int16) {
 	cluster.ControlKey(int16(kmsg.Produce), func(request kmsg.Request) (kmsg.Response, error, bool) {
 		cluster.KeepControl()
@@ -204,7 +204,7 @@ func TestAConnectionThatEndedWhileIdleIsNoDoubt(t *testing.T) {
 	dispatchtest.Expect(t, got, dispatch.NotSent, "dial")
 }
 
-// A broker that says goodbye over TLS, as Kafka does, leaves bytes on the connection before its end.
+// A broker that ends TLS with a closing alert, as Kafka does, leaves bytes on the connection before its end.
 func TestAConnectionThatEndedWhileIdleIsReplaced(t *testing.T) {
 	t.Parallel()
 	certificate, trusted := dispatchtest.Certificate(t)
@@ -265,8 +265,8 @@ func TestARecordThatIsTooLargeIsRejected(t *testing.T) {
 	dispatchtest.Expect(t, got, dispatch.Rejected, "message_too_large")
 }
 
-// Whatever breaks and whenever: what is said to be stored is, what is said not
-// to be is not, and nothing is stored twice.
+// A connection may break anywhere. A record that is reported as stored is there, one that is reported as not sent
+// is not there, and no record is stored twice.
 func TestOutcomesHoldWhereverTheConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	const intents, atOnce = 600, 8
@@ -275,7 +275,7 @@ func TestOutcomesHoldWhereverTheConnectionBreaks(t *testing.T) {
 		most := int64(math.MaxInt64)
 		if breaking.Load() {
 			most = 1500
-			if rand.N(2) == 0 { // it ends gently or not
+			if rand.N(2) == 0 { // half of the connections end with a reset
 				_ = client.(*net.TCPConn).SetLinger(0)
 			}
 		}
@@ -360,8 +360,8 @@ func TestNoRecordFollowsADispatchThatSaidNotSent(t *testing.T) {
 	}
 }
 
-// A broker that takes a connection and says nothing on it keeps no dispatch
-// beyond its time, however patient the client is.
+// A broker that accepts a connection and sends nothing does not hold a dispatch beyond its context, even if the
+// client waits longer.
 func TestADispatchEndsWithItsContextWhereABrokerNeverShakesHands(t *testing.T) {
 	t.Parallel()
 	silent := dispatchtest.ServeConns(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
@@ -470,7 +470,7 @@ func TestWhatCannotBeRenderedIsRejectedAndNotSent(t *testing.T) {
 	}
 }
 
-// Consumers that join by key rely on every producer choosing alike.
+// Consumers that join by key rely on all producers to choose the same partition.
 func TestAKeyGoesToThePartitionWhereKafkasOwnClientsPutIt(t *testing.T) {
 	t.Parallel()
 	cluster := start(t)

@@ -65,7 +65,7 @@ func TestAnAdapterSaysWhereItConnectsTo(t *testing.T) {
 	})
 }
 
-// Without a stream the server's "there is none" shows that it let us in.
+// letIn is the error class of a dispatch without a stream. It shows that the server accepted the login.
 const letIn = "no_responders"
 
 func tryLogin(t *testing.T, c *counterpart, settings string) dispatch.Result {
@@ -135,7 +135,7 @@ func TestAUserLogsInByCredentials(t *testing.T) {
 	dispatchtest.Expect(t, tryLogin(t, c, ""), dispatch.CredentialsRefused, "authorization")
 }
 
-// The documentation names these.
+// The documentation names these permissions.
 func TestThesePermissionsAreEnough(t *testing.T) {
 	t.Parallel()
 	c := start(t, func(options *server.Options) {

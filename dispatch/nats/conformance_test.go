@@ -59,8 +59,8 @@ func (u *upstream) received() []dispatchtest.Message {
 	return slices.Clone(u.messages)
 }
 
-// enter lets the stream itself refuse where it can, and disconnects it where a
-// fake behaves badly in its place.
+// enter makes the stream itself refuse where it can. For the other situations it disconnects the stream, and a fake
+// misbehaves in its place.
 func (u *upstream) enter(t *testing.T, situation dispatchtest.Situation) {
 	u.mu.Lock()
 	before := u.situation

@@ -120,7 +120,7 @@ func TestWithoutJetStreamNothingIsSent(t *testing.T) {
 	dispatchtest.Expect(t, adapterFor(t, c).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "jetstream_not_enabled")
 }
 
-// answering stands where a stream would and answers every message so.
+// answering returns a counterpart that answers every message with this text, in the place of a stream.
 func answering(t *testing.T, answer string) *counterpart {
 	t.Helper()
 	c := start(t)
@@ -232,14 +232,14 @@ func TestWhatTheNetworkForbidsIsNotReached(t *testing.T) {
 	dispatchtest.Expect(t, newAdapter(t, forbidding).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "egress_refused")
 }
 
-// Whatever breaks and whenever: what is said to be stored is, what is said not
-// to be is not, and nothing is stored twice, not even when it is sent again.
+// A connection may break anywhere. A message that is reported as stored is there, one that is reported as not sent
+// is not there, and no message is stored twice, even if it is sent again.
 func TestOutcomesHoldWhereverTheConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	const intents, atOnce = 600, 8
 	c := startWithStream(t)
 	brittle := dispatchtest.OpenGate(t, c.Addr().String(), func(client, server net.Conn) {
-		if rand.N(2) == 0 { // it ends gently or not
+		if rand.N(2) == 0 { // half of the connections end with a reset
 			_ = client.(*net.TCPConn).SetLinger(0)
 		}
 		const most = 16000
@@ -316,7 +316,7 @@ func TestASecondAttemptIsRecognisedByItsKey(t *testing.T) {
 	t.Parallel()
 	c := startWithStream(t)
 	first := adapterFor(t, c).Dispatch(t.Context(), request(`{}`))
-	second := adapterFor(t, c).Dispatch(t.Context(), request(`{}`)) // of another worker
+	second := adapterFor(t, c).Dispatch(t.Context(), request(`{}`)) // as another worker would
 
 	dispatchtest.Expect(t, second, dispatch.Completed, "")
 	if !second.Replayed || second.ProviderRef != first.ProviderRef {

@@ -31,12 +31,12 @@ func request(payload string) dispatch.Request {
 	return dispatchtest.Intent("events/publish", "step-1", payload)
 }
 
-// intent is a request with a key of its own.
+// intent returns a request with a key of its own.
 func intent(step string) dispatch.Request {
 	return dispatchtest.Intent("events/publish", step, `{"step":"`+step+`"}`)
 }
 
-// counterpart is a server and a way to look into it.
+// counterpart is a server, with a connection that inspects it.
 type counterpart struct {
 	*server.Server
 	conn *natsgo.Conn
@@ -98,7 +98,7 @@ func (c *counterpart) look(t *testing.T, options ...natsgo.Option) {
 	c.conn, c.js = conn, js
 }
 
-// subscribe receives what is published, whether or not a stream takes it.
+// subscribe receives every published message, whether or not a stream takes it.
 func (c *counterpart) subscribe(t *testing.T, receive natsgo.MsgHandler) {
 	t.Helper()
 	if _, err := c.conn.Subscribe(subject, receive); err != nil {
@@ -122,7 +122,7 @@ func (c *counterpart) update(t *testing.T, change func(*jetstream.StreamConfig))
 	}
 }
 
-// stored reads every message of the stream.
+// stored returns every message of the stream.
 func (c *counterpart) stored(t *testing.T) []*jetstream.RawStreamMsg {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), drainertest.Patience)
@@ -153,8 +153,7 @@ func spec(url, settings, tool string) dispatch.Spec {
 	}
 }
 
-// ofClass sets the tool's class to one for which the key need not be
-// recognised.
+// ofClass sets the tool's class to one whose keys the stream need not recognise.
 func ofClass(class dispatch.Class, spec dispatch.Spec) dispatch.Spec {
 	spec.Tools["publish"] = dispatch.ToolSpec{Class: class, Settings: spec.Tools["publish"].Settings}
 	return spec

@@ -22,7 +22,7 @@ func TestTheRabbitMQAdapterConforms(t *testing.T) {
 	})
 }
 
-// startCounterpart is the broker behind a proxy that loses what it confirms.
+// startCounterpart returns the broker behind a proxy that can lose its confirms.
 func startCounterpart(t *testing.T, broker *drainertest.Broker) dispatchtest.Counterpart {
 	topology, proxy := declare(t, broker), startProxy(t, broker.URL)
 	return dispatchtest.Counterpart{

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { drainertest.Main(m) }
 
 // topology is an exchange of the test's own, bound to a queue.
 type topology struct {
-	name    string // of both, and the routing key
+	name    string // the name of both, and the routing key
 	channel *amqp.Channel
 
 	mu       sync.Mutex
@@ -82,7 +82,7 @@ func (o *topology) unbind(t *testing.T) {
 	}
 }
 
-// stored is every message that the queue has had so far.
+// stored returns every message that the queue has had so far.
 func (o *topology) stored(t *testing.T) []amqp.Delivery {
 	t.Helper()
 	o.mu.Lock()
@@ -115,8 +115,7 @@ func newAdapter(t *testing.T, spec dispatch.Spec) *rabbitmq.Adapter {
 	return dispatchtest.Build(t, rabbitmq.New, spec)
 }
 
-// ready is an adapter that publishes to a topology of the test's own. More are
-// further settings of its tool.
+// ready returns an adapter that publishes to a topology of the test's own. more has further settings of its tool.
 func ready(t *testing.T, more ...string) (*topology, *rabbitmq.Adapter) {
 	t.Helper()
 	broker := drainertest.RabbitMQ(t)
@@ -124,15 +123,15 @@ func ready(t *testing.T, more ...string) (*topology, *rabbitmq.Adapter) {
 	return topology, newAdapter(t, spec(broker.URL, topology.tool()+strings.Join(more, "")))
 }
 
-// request is an intent of its own each time.
+// request returns a new intent each time.
 func request(payload string) dispatch.Request {
 	return dispatchtest.Intent("events/publish", uuid.NewString(), payload)
 }
 
 func long(length int) string { return strings.Repeat("x", length) }
 
-// proxy stands between an adapter and the broker. It understands just enough
-// of the frames that the broker sends to lose the answer to a message.
+// proxy is between an adapter and the broker. It understands just enough of the broker's frames to lose the answer
+// to a message.
 type proxy struct {
 	*dispatchtest.Gate
 
@@ -154,7 +153,7 @@ func startProxy(t *testing.T, brokerURL string) *proxy {
 	return p
 }
 
-// url is the broker's, by way of the proxy.
+// url returns the broker's URL by way of the proxy.
 func (p *proxy) url(brokerURL string) string {
 	broker, _ := url.Parse(brokerURL)
 	broker.Host = p.Address
@@ -167,14 +166,14 @@ func (p *proxy) brokersLeft() int {
 	return p.brokers
 }
 
-// lose says what happens to the confirms that come from now on.
+// lose sets how later confirms are handled.
 func (p *proxy) lose(answers func(client net.Conn, ack []byte) error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.answers = answers
 }
 
-// cut ends the next connections after so many bytes in either direction.
+// cut ends later connections after these numbers of bytes in the two directions.
 func (p *proxy) cut(toBroker, toClient int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -247,7 +246,7 @@ func babble(client net.Conn, _ []byte) error {
 	return err
 }
 
-// limited writes what it may, to the byte, and then fails.
+// limited writes exactly left bytes, and then fails.
 type limited struct {
 	to   io.Writer
 	left int64

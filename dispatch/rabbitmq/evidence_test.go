@@ -63,7 +63,7 @@ func drop(t *testing.T, o *topology) {
 	}
 }
 
-// fill replaces the queue by one that has no room left.
+// fill replaces the queue by a full one.
 func fill(t *testing.T, o *topology) {
 	if _, err := o.channel.QueueDelete(o.name, false, false, false); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestAMessageWithoutItsConfirmIsAmbiguous(t *testing.T) {
 		"never answered":          {swallow, "timeout"},
 		"answered by babble":      {babble, "reset"},
 		"the broker is shut down": {closing(amqp.ConnectionForced), "connection_forced"},
-		"the permission is gone":  {closing(amqp.AccessRefused), "access_refused"}, // for all, and since when?
+		"the permission is gone":  {closing(amqp.AccessRefused), "access_refused"}, // it may concern all messages, from an unknown time on
 		"the broker fails inside": {closing(amqp.InternalError), "amqp_541"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -166,7 +166,7 @@ func closing(code uint16) func(net.Conn, []byte) error {
 			1, 0, 0, 0, 0, 0, 11, // a method on channel 0
 			0, 10, 0, 50, // connection.close
 			byte(code >> 8), byte(code),
-			0, 0, 0, 0, 0, // no text, no method to blame
+			0, 0, 0, 0, 0, // no text, and no method that failed
 			0xce,
 		})
 		return err
@@ -179,7 +179,7 @@ func TestACancelledDispatchPublishesNothing(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 10 {
-		for range 200 { // it is a race, which a publisher that looks too late wins now and then
+		for range 200 { // a publisher that looks too late would send one of them now and then
 			dispatchtest.Expect(t, adapter.Dispatch(cancelled, request(`{}`)), dispatch.NotSent, "cancelled")
 		}
 		dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
@@ -189,8 +189,7 @@ func TestACancelledDispatchPublishesNothing(t *testing.T) {
 	}
 }
 
-// Wherever a connection is cut, what an outcome promises must be so in the
-// queue.
+// A connection may be cut anywhere. The queue must agree with every outcome.
 func TestOutcomesHoldWhereverTheConnectionIsCut(t *testing.T) {
 	t.Parallel()
 	broker := drainertest.RabbitMQ(t)
@@ -201,7 +200,7 @@ func TestOutcomesHoldWhereverTheConnectionIsCut(t *testing.T) {
 	outcomes := map[string]dispatch.Result{}
 	var mu sync.Mutex
 	for range 60 {
-		// A handshake takes about 450 bytes of ours and 700 of the broker's.
+		// A handshake takes about 450 bytes from the client and 700 from the broker.
 		proxy.cut(rand.Int64N(20_000), rand.Int64N(2_000))
 		adapter := newAdapter(t, specification)
 		var group sync.WaitGroup
@@ -374,7 +373,7 @@ func TestNothingIsSentWithoutASession(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			specification := spec(test.url, topology.tool())
-			specification.Timeout = 5 * time.Second // the broker takes three to refuse a password
+			specification.Timeout = 5 * time.Second // the broker takes three seconds to refuse a password
 			got := newAdapter(t, specification).Dispatch(t.Context(), request(`{}`))
 			want := dispatch.NotSent
 			if test.class == "auth" {
