@@ -18,7 +18,7 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
-// ask makes one dispatch at an endpoint that takes the call so.
+// ask makes one dispatch to an endpoint that handles the call with how.
 func ask(t *testing.T, tool string, class dispatch.Class, how http.HandlerFunc) dispatch.Result {
 	t.Helper()
 	e := startEndpoint(t, endpointOptions{versions: []string{legacy}})
@@ -121,7 +121,7 @@ func TestWhatARefusalOfHTTPProves(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[int]dispatch.Outcome{
 		307: dispatch.Rejected, 401: dispatch.CredentialsRefused, 403: dispatch.Forbidden, 413: dispatch.Rejected,
-		400: dispatch.Throttled, 404: dispatch.Throttled, // the session
+		400: dispatch.Throttled, 404: dispatch.Throttled, // the server does not know the session
 		408: dispatch.Ambiguous, 425: dispatch.InFlight, 429: dispatch.Throttled,
 		500: dispatch.Ambiguous, 502: dispatch.Ambiguous, 503: dispatch.Throttled, 529: dispatch.Throttled,
 	} {
@@ -135,9 +135,8 @@ func TestWhatARefusalOfHTTPProves(t *testing.T) {
 	}
 }
 
-// A server, or a gateway, may put the status of a refusal on what a tool
-// returned. The tool has run all the same, so nothing proves that a call of it
-// had no effect, least of all an expired session. Neither does an internal error.
+// A server, or a gateway, may put the status of a refusal on the result of a tool. The tool has run all the same.
+// So neither that status, nor an expired session, nor an internal error proves that a call had no effect.
 func TestAResultProvesThatTheToolRanWhateverItsStatus(t *testing.T) {
 	t.Parallel()
 	all := []int{400, 401, 403, 404, 422}
@@ -149,7 +148,7 @@ func TestAResultProvesThatTheToolRanWhateverItsStatus(t *testing.T) {
 		"a failure of the tool": {resulting(`{"isError":true,"content":[{"type":"text","text":"charged, then crashed"}]}`), all, dispatch.Ambiguous},
 		"a success":             {resulting(`{"content":[{"type":"text","text":"charged"}]}`), all, dispatch.Completed},
 		"a wish for input":      {resulting(`{"resultType":"input_required","inputRequests":{"a":{}}}`), all, dispatch.Ambiguous},
-		"an internal error":     {faulting(-32603, "charged, then crashed"), []int{400, 401, 403, 422}, dispatch.Ambiguous}, // with 404 a session's end
+		"an internal error":     {faulting(-32603, "charged, then crashed"), []int{400, 401, 403, 422}, dispatch.Ambiguous}, // a 404 is the end of a session
 	} {
 		for sessions, options := range map[string]endpointOptions{"with a session": {versions: []string{legacy}}, "without": stateless} {
 			for _, code := range test.codes {
@@ -287,8 +286,7 @@ func TestAReplayIsRecognised(t *testing.T) {
 	}
 }
 
-// A hint is the server's word against the configuration's promise, and can
-// only take from it.
+// A hint of the server can only restrict the promise of the configuration.
 func TestHintsForbidRepeating(t *testing.T) {
 	t.Parallel()
 	silent := (*sdk.ToolAnnotations)(nil)
@@ -318,8 +316,8 @@ func TestHintsForbidRepeating(t *testing.T) {
 	}
 }
 
-// A home-made server may ignore what it does not know, where it should refuse it. Later sessions
-// do not ask it again.
+// A home-made server may ignore a method that it does not know, where it should refuse it. Later sessions do not
+// try that method again.
 func TestAServerThatIsSilentToDiscoverGetsInitialize(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(t *testing.T) (settings string, discoveries func() int, endSession func()){

@@ -139,7 +139,7 @@ func TestCredentialsThatAreRefusedAListAreTheProviders(t *testing.T) {
 			e.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				methods := e.methods()
 				switch {
-				case r.Method == http.MethodDelete: // a session that is given up
+				case r.Method == http.MethodDelete: // the client gives up a session
 					w.WriteHeader(http.StatusMethodNotAllowed)
 				case methods[len(methods)-1] == "tools/list":
 					w.WriteHeader(http.StatusUnauthorized)
@@ -190,7 +190,7 @@ func TestA404WithoutASessionIsARefusal(t *testing.T) {
 	}
 }
 
-// Dispatches share a session, and the end of one call is not that of another.
+// Dispatches share a session. The end of one call must not end another one.
 func TestOneBadAnswerDoesNotHarmOtherCalls(t *testing.T) {
 	t.Parallel()
 	babble := func(contentType, text string) http.HandlerFunc {
@@ -234,8 +234,7 @@ func TestOneBadAnswerDoesNotHarmOtherCalls(t *testing.T) {
 	}
 }
 
-// A stream that breaks off behind an event with an id is asked for again; the
-// call is not.
+// A stream that breaks off after an event with an id is requested again. The call is not sent again.
 func TestABrokenStreamIsResumed(t *testing.T) {
 	t.Parallel()
 	e := startEndpoint(t, endpointOptions{versions: []string{legacy}})
@@ -260,8 +259,7 @@ func TestABrokenStreamIsResumed(t *testing.T) {
 	}
 }
 
-// A stream is read to its end behind the answer: cutting it short costs its
-// connection.
+// A stream is read to its end after the answer, because a cut would cost its connection.
 func TestAnAnsweredStreamIsNotCut(t *testing.T) {
 	t.Parallel()
 	e := startEndpoint(t, endpointOptions{})
@@ -367,8 +365,7 @@ func TestTheCurrentProtocolIsSpokenWhereTheServerDoes(t *testing.T) {
 	}
 }
 
-// However a connection breaks, a dispatch calls at most once, and what it
-// says of the call is true.
+// A connection may break anywhere. A dispatch makes at most one call, and its outcome is true.
 func TestNoCutMakesASecondCallOrAFalseWord(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]endpointOptions{

@@ -8,7 +8,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// charge books one charge a key: the key and the effect are in one commit.
+// charge books one charge for each key. The key and the effect are in one commit.
 func charge(db *pgxpool.Pool) mcp.ToolHandler {
 	return func(ctx context.Context, call *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		key, _ := call.Params.Meta["io.github.agentoutbox/idempotency-key"].(string)
@@ -17,7 +17,7 @@ func charge(db *pgxpool.Pool) mcp.ToolHandler {
 		}
 		booked, err := db.Exec(ctx, `INSERT INTO charge (key, arguments) VALUES ($1, $2) ON CONFLICT (key) DO NOTHING`, key, call.Params.Arguments)
 		if err != nil {
-			return nil, err // drainer takes that for ambiguous, and asks again with the same key
+			return nil, err // drainer takes this for ambiguous, and calls again with the same key
 		}
 		var id int64
 		var same bool

@@ -28,7 +28,7 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
-// The test binary plays the child, and the daemon that is killed.
+// The test binary is also the child, and the daemon that a test kills.
 func TestMain(m *testing.M) {
 	switch os.Getenv("MCP_TEST_ROLE") {
 	case "server":
@@ -42,8 +42,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// childServer is an MCP server on stdin and stdout. Files in a folder set its
-// behaviour, and it writes what it did there.
+// childServer is an MCP server on stdin and stdout. Files in a folder set its behaviour, and it records its calls
+// there.
 type childServer struct{ folder string }
 
 func (c *childServer) run() error {
@@ -68,7 +68,7 @@ func (c *childServer) run() error {
 	return newServer(pay).Run(context.Background(), &sdk.IOTransport{Reader: toServer, Writer: os.Stdout})
 }
 
-// filter takes calls as the situation wants, and hands on everything else.
+// filter handles calls as the situation demands, and passes all other messages on.
 func (c *childServer) filter(into *io.PipeWriter) {
 	lines := bufio.NewReader(os.Stdin)
 	for {
@@ -93,7 +93,7 @@ func (c *childServer) filter(into *io.PipeWriter) {
 	}
 }
 
-// isSilentTo is about server/discover, which an older server does not know.
+// isSilentTo reports whether the child leaves a line unanswered. An older server does not know server/discover.
 func (c *childServer) isSilentTo(line []byte) bool {
 	if !bytes.Contains(line, []byte(`"server/discover"`)) {
 		return false
@@ -132,13 +132,13 @@ const (
 	busyCode       = -32010
 )
 
-// complain ends the child as an exception does.
+// complain ends the child with the output of an exception.
 func (c *childServer) complain() {
 	fmt.Fprintf(os.Stderr, "Traceback:\nKeyError: %s\n\n", os.Getenv("TOKEN"))
 	os.Exit(3)
 }
 
-// linger waits to be killed, as a process that has something to wait for.
+// linger waits to be killed. The runtime does not take a sleep for a deadlock.
 func linger() { time.Sleep(time.Hour) }
 
 const (
@@ -166,7 +166,7 @@ func (c *childServer) situation() dispatchtest.Situation {
 	return dispatchtest.Situation(text)
 }
 
-// nursery is the parent's side of the folder.
+// nursery is a folder through which a test controls its children.
 type nursery struct {
 	folder string
 	mu     sync.Mutex
@@ -177,7 +177,7 @@ func newNursery(t *testing.T) *nursery {
 	return &nursery{folder: t.TempDir()}
 }
 
-// settings are JSON, which YAML contains.
+// settings returns JSON, which is valid YAML.
 func (n *nursery) settings(t *testing.T, more map[string]any) string {
 	t.Helper()
 	program, err := os.Executable()
@@ -308,7 +308,7 @@ func TestADeadChildIsStartedAgain(t *testing.T) {
 	})
 }
 
-// The start may even take longer than a dispatch has.
+// The start may even take longer than the timeout of a dispatch.
 func TestAChildThatStartsSlowlyIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	n := newNursery(t)
@@ -360,7 +360,7 @@ func TestAChildThatCannotBeStartedIsNotSent(t *testing.T) {
 	}
 }
 
-// A child's last words are kept, without what its environment gave it.
+// The problem has the child's last line, without the secrets of its environment.
 func TestHowAChildEndedIsSaid(t *testing.T) {
 	t.Parallel()
 	want := dispatch.Problem{Title: "the server ended: exit status 3", Detail: "KeyError: [secret]"}
@@ -405,8 +405,7 @@ func TestAPayloadWithLineBreaksIsOneLine(t *testing.T) {
 	}
 }
 
-// Restarts come slower and slower: a child that dies of every call must not
-// keep the machine busy.
+// The pauses between restarts grow, because a child that dies at every call must not keep the machine busy.
 func TestAChildThatKeepsDyingRests(t *testing.T) {
 	t.Parallel()
 	n := newNursery(t)
@@ -435,7 +434,7 @@ func TestAChildThatDoesNotReadHoldsNobodyUp(t *testing.T) {
 	adapter.Dispatch(t.Context(), intent("0"))
 	n.enter(t, deaf)
 	ctx, cancel := context.WithCancel(t.Context())
-	go adapter.Dispatch(ctx, intent("1")) // it reads no further than this
+	go adapter.Dispatch(ctx, intent("1")) // the child reads nothing after this call
 	drainertest.Eventually(t, "the child is deaf", func() bool { return len(n.calls()) == 2 })
 	cancel()
 	large := intent("2")

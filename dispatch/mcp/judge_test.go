@@ -17,7 +17,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
-// toolWith has these settings; the server is a program that is never started.
+// toolWith returns a tool with these settings. Its server is a program that is never started.
 func toolWith(t testing.TB, settings string) *tool {
 	t.Helper()
 	adapter, err := New(dispatch.Spec{
@@ -30,7 +30,7 @@ func toolWith(t testing.TB, settings string) *tool {
 	return adapter.tools["act"]
 }
 
-// What a server answers is taken for no more than it says, whatever it is made of.
+// No answer of a server is taken for more than it proves, whatever bytes it has.
 func FuzzNoAnswerIsTakenForMoreThanItProves(f *testing.F) {
 	for _, seed := range []string{
 		`{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`,
@@ -92,7 +92,7 @@ func FuzzNoAnswerIsTakenForMoreThanItProves(f *testing.F) {
 	})
 }
 
-// The outcomes that an adapter may find in an answer.
+// outcomes are the outcomes that an adapter may find in an answer.
 var outcomes = []dispatch.Outcome{
 	dispatch.Completed, dispatch.Throttled, dispatch.Rejected, dispatch.CredentialsRefused, dispatch.Forbidden, dispatch.InFlight, dispatch.Ambiguous, dispatch.Absent,
 }
@@ -104,8 +104,8 @@ func has(members map[string]any, name string) bool {
 	return is
 }
 
-// Whatever a server streams, the library sees whole sound events and then an
-// end, little is read ahead, and only an answer to this call ends it.
+// For any stream of a server, the library gets whole and valid events and then an end. The guard reads little
+// ahead. Only an answer to this call ends the stream.
 func FuzzAStreamAnswersItsOwnCallAlone(f *testing.F) {
 	const answer = `data: {"jsonrpc":"2.0","id":7,"result":{"content":[]}}`
 	for _, seed := range []string{
@@ -165,7 +165,7 @@ func FuzzAStreamAnswersItsOwnCallAlone(f *testing.F) {
 	})
 }
 
-// messagesIn are the data of the events that carry messages.
+// messagesIn returns the data of the events that carry messages.
 func messagesIn(stream []byte) (messages [][]byte) {
 	for _, event := range strings.Split(strings.ReplaceAll(string(stream), "\r\n", "\n"), "\n\n") {
 		kind, data := "message", ""
@@ -185,7 +185,7 @@ func messagesIn(stream []byte) (messages [][]byte) {
 	return messages
 }
 
-// counted counts what was read of it.
+// counted counts the bytes that were read from it.
 type counted struct {
 	from  io.Reader
 	count int
@@ -197,7 +197,7 @@ func (c *counted) Read(raw []byte) (int, error) {
 	return n, err
 }
 
-// A payload arrives as the arguments of the call, each number exact.
+// A payload arrives as the arguments of the call, and each number is exact.
 func FuzzArgumentsCarryThePayloadExactly(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `{"n": 9007199254740993, "m": 1.0, "z": 1e400}`, `{"a": 1, "a": 9007199254740993}`, `{"key": 1}`, `{"k\u0065y": null}`, `{"s": "<&>\u2028\u0000\ud800"}`,
@@ -230,7 +230,7 @@ func FuzzArgumentsCarryThePayloadExactly(f *testing.F) {
 	})
 }
 
-// arguments are those of the call as it is written.
+// arguments returns the arguments of the call as it is written.
 func arguments(t *testing.T, tool *tool, payload []byte) (_ json.RawMessage, sent bool) {
 	t.Helper()
 	params, err := tool.render(t.Context(), dispatch.Request{IdempotencyKey: "idem_v1_1", Payload: payload})

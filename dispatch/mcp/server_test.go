@@ -23,8 +23,7 @@ import (
 
 const keyMeta = "io.github.agentoutbox/idempotency-key"
 
-// till is a server's tool with an effect: it executes once a key, and says so
-// when it is called again.
+// till is a tool with an effect. It executes once for each key, and marks the answer to a later call as a replay.
 type till struct {
 	mu       sync.Mutex
 	executed map[string]int
@@ -55,7 +54,7 @@ func (l *till) executions(key string) int {
 
 var anyObject = json.RawMessage(`{"type":"object"}`)
 
-// newServer has the tools; versions is empty for all that the library knows.
+// newServer returns a server with the tool. Without versions it supports all that the library knows.
 func newServer(pay sdk.ToolHandler, versions ...string) *sdk.Server {
 	server := sdk.NewServer(&sdk.Implementation{Name: "till", Version: "1"}, &sdk.ServerOptions{SupportedProtocolVersions: versions})
 	server.AddTool(&sdk.Tool{Name: "act", InputSchema: anyObject}, pay)
@@ -64,8 +63,7 @@ func newServer(pay sdk.ToolHandler, versions ...string) *sdk.Server {
 
 const legacy = "2025-11-25"
 
-// endpoint is an MCP server over streamable HTTP whose way of taking calls can
-// be replaced.
+// endpoint is an MCP server over streamable HTTP. Its handler of calls can be replaced.
 type endpoint struct {
 	till    *till
 	server  *sdk.Server
@@ -104,7 +102,7 @@ func (e *endpoint) restart() {
 
 func (e *endpoint) url() string { return "http://" + e.address + "/mcp" }
 
-// takeCalls replaces what becomes of calls.
+// takeCalls replaces the handler of calls.
 func (e *endpoint) takeCalls(how http.HandlerFunc) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -136,14 +134,14 @@ func (e *endpoint) note(r *http.Request, body []byte) http.HandlerFunc {
 	return e.onCall
 }
 
-// calls are the tools/call messages that arrived.
+// calls returns the tools/call messages that arrived.
 func (e *endpoint) calls() []dispatchtest.Message {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.messages)
 }
 
-// methods are the JSON-RPC methods that arrived.
+// methods returns the JSON-RPC methods that arrived.
 func (e *endpoint) methods() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -174,7 +172,7 @@ func readCall(text []byte) (message dispatchtest.Message, isCall bool) {
 	return dispatchtest.Message{Key: key, Body: request.Params}, true
 }
 
-// idOf is the id of the call that a handler was given.
+// idOf returns the id of the call in a request.
 func idOf(r *http.Request) json.RawMessage {
 	var request struct {
 		ID json.RawMessage `json:"id"`
@@ -186,7 +184,7 @@ func idOf(r *http.Request) json.RawMessage {
 	return request.ID
 }
 
-// fault answers a call with a JSON-RPC error, result with a result.
+// fault returns the answer to a call with a JSON-RPC error. result returns one with a result.
 func fault(id json.RawMessage, code int, message string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%q}}`, id, code, message)
 }
@@ -195,7 +193,7 @@ func result(id json.RawMessage, text string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, text)
 }
 
-// replying answers every call with that JSON.
+// replying answers every call with the JSON that write returns.
 func replying(write func(id json.RawMessage) string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -220,7 +218,7 @@ func sever(w http.ResponseWriter, _ *http.Request) {
 	_ = conn.Close()
 }
 
-// adapterFor builds from blocks of configuration.
+// adapterFor builds an adapter from blocks of configuration.
 func adapterFor(t *testing.T, settings, tool string, class dispatch.Class) *mcp.Adapter {
 	t.Helper()
 	return build(t, specFor(settings, tool, class))

@@ -180,8 +180,8 @@ func startPlayer(t *testing.T) dispatchtest.Counterpart {
 	}
 }
 
-// startProcess starts a sidecar in a process of its own, which does as it is
-// directed, and waits until it listens.
+// startProcess starts a sidecar in a process of its own, which follows the directions of the stage. It waits until
+// the sidecar listens.
 func startProcess(t *testing.T, stage *protocoltest.Stage) (address string) {
 	t.Helper()
 	address = dispatchtest.Address(t)
@@ -210,7 +210,7 @@ func startProcess(t *testing.T, stage *protocoltest.Stage) (address string) {
 	}
 }
 
-// bePlayer is the process.
+// bePlayer is the main function of that process.
 func bePlayer() {
 	stage := protocoltest.Play(os.Getenv("STAGE"))
 	mux := http.NewServeMux()
@@ -331,7 +331,7 @@ func TestASidecarThatCannotServeIsNotSentAnything(t *testing.T) {
 	})
 }
 
-// A status is the framework's or a proxy's word; only a result is the adapter's.
+// A status may come from the framework or from a proxy. Only a result comes from the adapter.
 func TestWhateverIsNoResultLeavesDoubt(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// Whatever a sidecar answers, only a result of this very request is believed.
+// For any answer of a sidecar, only a result of this request is believed.
 func FuzzOnlyAResultOfTheRequestIsBelieved(f *testing.F) {
 	for _, seed := range []string{
 		`{"id":"7","outcome":"completed"}`, `{"id":"8","outcome":"completed"}`, `{"id":7,"outcome":"completed"}`, `{"outcome":"completed"}`,

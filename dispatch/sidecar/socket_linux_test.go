@@ -102,8 +102,7 @@ func TestAParentFolderThatOthersMayWriteToIsNoBetter(t *testing.T) {
 	dispatchtest.Expect(t, newAdapter(t, spec("unix://"+path, "")).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "untrusted_socket")
 }
 
-// Kubernetes makes the folder of an emptyDir writable to all: who sees it is
-// decided by what mounts it.
+// Kubernetes makes the folder of an emptyDir writable to all. Only the containers that mount it can see it.
 func TestAVolumeOfItsOwnMayBeWritableToAllUntilItHoldsASecondSocket(t *testing.T) {
 	t.Parallel()
 	folder := shortFolder(t, 0o700)
