@@ -73,8 +73,7 @@ func TestEveryHostIsTriedInTurn(t *testing.T) {
 	dispatchtest.Expect(t, newAdapter(t, spec(u, intoInbox)).Dispatch(t.Context(), request("step-1", `{}`)), dispatch.Completed, "")
 }
 
-// TestTheDaemonsOwnEnvironmentIsNotTheRecipients would otherwise show the
-// password of one database to another.
+// The daemon's environment must not apply to a recipient. Otherwise one database would get the password of another.
 func TestTheDaemonsOwnEnvironmentIsNotTheRecipients(t *testing.T) {
 	for name, value := range map[string]string{
 		"PGPASSWORD": "canary", "PGSSLMODE": "require", "PGSSLROOTCERT": "/none", "PGPORT": "1", "PGHOST": "db.invalid", "PGUSER": "canary", "PGDATABASE": "canary",
@@ -105,7 +104,8 @@ func TestTheDaemonsOwnEnvironmentIsNotTheRecipients(t *testing.T) {
 	}
 }
 
-// askForPassword is a server that wants one in clear, and hangs up.
+// askForPassword accepts one connection as a server that demands a password in clear text. It returns all that it
+// got.
 func askForPassword(listener net.Listener) (heard string) {
 	conn, err := listener.Accept()
 	if err != nil {
@@ -151,7 +151,7 @@ func TestTLSIsTheNetworks(t *testing.T) {
 	}
 }
 
-// tlsFront answers a request for TLS with it, and speaks plainly to the server.
+// tlsFront accepts each request for TLS, and passes the decrypted bytes on to the server.
 func tlsFront(t *testing.T, databaseURL string, certificate tls.Certificate) string {
 	t.Helper()
 	server := ""
@@ -169,8 +169,8 @@ func tlsFront(t *testing.T, databaseURL string, certificate tls.Certificate) str
 	}).Address
 }
 
-// TestACancellationGoesWhereTheNameLeads keeps it within rules that know names
-// only: without it, the server goes on with a statement whose caller has gone.
+// The egress rules may know names only, so a cancellation must use the name too. Without the cancellation, the
+// server goes on with a statement whose caller has gone.
 func TestACancellationGoesWhereTheNameLeads(t *testing.T) {
 	t.Parallel()
 	to := newRecipient(t)
@@ -182,12 +182,12 @@ func TestACancellationGoesWhereTheNameLeads(t *testing.T) {
 		}
 		return new(net.Dialer).DialContext(ctx, network, real)
 	}, nil)
-	// It is gone while the lock is still held.
+	// The backend ends while the lock is still held.
 	got, _ := to.cutShort(newAdapter(t, s), "LOCK inbox.message", func(_ int, cancel context.CancelFunc) { cancel() })
 	dispatchtest.Expect(t, got, dispatch.Ambiguous, "cancelled")
 }
 
-// addresses records the addresses that a dialer was asked for.
+// addresses records the addresses that a dialer got.
 type addresses struct {
 	mu    sync.Mutex
 	asked []string
@@ -250,13 +250,13 @@ func TestFunctionConforms(t *testing.T) {
 	dispatchtest.Conform(t, dispatchtest.Subject{
 		Kind: postgres.Kind(),
 		Start: func(t *testing.T) dispatchtest.Counterpart {
-			// Until COMMIT arrives nothing has been asked for.
+			// Before COMMIT arrives, nothing can have an effect.
 			return counterpart(t, callFunction, "commit", "SELECT key, payload::text FROM shop.deed")
 		},
 	})
 }
 
-// counterpart is a real server behind a proxy that acts at mark.
+// counterpart returns a real server behind a proxy that acts at mark.
 func counterpart(t *testing.T, tool, mark, received string) dispatchtest.Counterpart {
 	to := newRecipient(t, moody)
 	to.function(moodyFunction)
@@ -268,7 +268,7 @@ func counterpart(t *testing.T, tool, mark, received string) dispatchtest.Counter
 		u.User = url.UserPassword(u.User.Username(), password)
 	}))
 	return dispatchtest.Counterpart{
-		Settings: fmt.Sprintf("url: %q", with(through.url, "pool_max_conns=8")), // the server is not ours alone
+		Settings: fmt.Sprintf("url: %q", with(through.url, "pool_max_conns=8")), // other tests use the server too
 		Tool:     tool,
 		Payload:  json.RawMessage(`{"order": "a-long-order-number", "cents": 4200}`),
 		Exact:    json.RawMessage(`{"a": 123456789012345678901234567890.10, "b": [9007199254740993, -0.1000000000000000055511151231257827]}`),

@@ -185,8 +185,8 @@ func TestAConstraintAtCommitUndoesAFunction(t *testing.T) {
 	}
 }
 
-// TestAStatementThatIsCutShortHasNoEffect ends it while it waits for a lock; a
-// function does so after its deed.
+// TestAStatementThatIsCutShortHasNoEffect ends a statement while it waits for a lock. The function waits after its
+// effect.
 func TestAStatementThatIsCutShortHasNoEffect(t *testing.T) {
 	t.Parallel()
 	terminate := func(to recipient, pid int, _ context.CancelFunc) { to.execute("SELECT pg_terminate_backend($1)", pid) }

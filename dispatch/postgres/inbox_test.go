@@ -47,7 +47,7 @@ func TestARowThatIsThereAlreadyIsRecognisedByItsPayload(t *testing.T) {
 	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request("step-1", `{"a":1.0,"b":[9007199254740993]}`)), dispatch.Completed, "")
 	for payload, same := range map[string]bool{
 		`{"a":1.0,"b":[9007199254740993]}`:      true,
-		"{\"b\": [9007199254740993],\n\"a\":1}": true,  // the same value, written otherwise
+		"{\"b\": [9007199254740993],\n\"a\":1}": true,  // the same value, in another form
 		`{"a":1.0,"b":[9007199254740992]}`:      false, // the same float64
 		`{"a":1.0}`:                             false,
 		`null`:                                  false,
@@ -67,7 +67,7 @@ func TestARowThatIsThereAlreadyIsRecognisedByItsPayload(t *testing.T) {
 	}
 }
 
-// The same four-tuple comes under another key from another outbox, and after a retry with a new one.
+// The same four-tuple comes under another key from another outbox, and after a retry with a new key.
 func TestARowOfAnotherKeyIsNotTheIntents(t *testing.T) {
 	t.Parallel()
 	to := newRecipient(t)
@@ -180,7 +180,7 @@ func TestAnInboxRefuses(t *testing.T) {
 	}
 }
 
-// TestEveryExecutionModeSendsTheSame covers those that poolers need.
+// TestEveryExecutionModeSendsTheSame covers the modes that poolers need.
 func TestEveryExecutionModeSendsTheSame(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
@@ -206,8 +206,8 @@ func TestEveryExecutionModeSendsTheSame(t *testing.T) {
 	}
 }
 
-// TestAnyPayloadIsStoredExactlyOrRefused compares with what the server itself
-// makes of the same text.
+// TestAnyPayloadIsStoredExactlyOrRefused compares the stored value with the server's own conversion of the same
+// text.
 func TestAnyPayloadIsStoredExactlyOrRefused(t *testing.T) {
 	t.Parallel()
 	to := newRecipient(t)
@@ -290,7 +290,7 @@ func quoted(text string) string {
 	return string(written)
 }
 
-// keyMark stands in every statement that carries an intent.
+// keyMark is in every statement that carries an intent.
 const keyMark = "idem_v1_"
 
 const completing = "BEGIN " + deed + ` RETURN '{"outcome":"completed"}'; END`
@@ -342,8 +342,7 @@ func TestWithoutAConnectionNothingIsSent(t *testing.T) {
 	}
 }
 
-// TestALostAnswerIsInDoubtOnlyFromTheCommitOn cuts a working connection at
-// what a statement carries.
+// TestALostAnswerIsInDoubtOnlyFromTheCommitOn cuts a working connection at a statement that contains a mark.
 func TestALostAnswerIsInDoubtOnlyFromTheCommitOn(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -393,8 +392,8 @@ func TestALostAnswerIsInDoubtOnlyFromTheCommitOn(t *testing.T) {
 	}
 }
 
-// TestNoOutcomeContradictsTheDatabase cuts connections after any number of
-// bytes, and compares what the adapter said with what is there.
+// TestNoOutcomeContradictsTheDatabase cuts connections after any number of bytes, and compares the outcomes with
+// the rows in the database.
 func TestNoOutcomeContradictsTheDatabase(t *testing.T) {
 	t.Parallel()
 	const inInbox, inShop = "SELECT step_id FROM inbox.message", "SELECT payload->>'step' FROM shop.deed"

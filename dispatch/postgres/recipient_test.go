@@ -52,7 +52,7 @@ func (r recipient) execute(sql string, args ...any) {
 	drainertest.Exec(r.t, r, sql, args...)
 }
 
-// function makes shop.act, with body in PL/pgSQL.
+// function creates shop.act, with body in PL/pgSQL.
 func (r recipient) function(body string) {
 	r.t.Helper()
 	r.execute(functionSQL(body))
@@ -68,7 +68,7 @@ func (r recipient) count(table string) int {
 	return drainertest.Value[int](r.t, r, "SELECT count(*) FROM "+table)
 }
 
-// awaitWaiting returns the backend that waits for a lock of another.
+// awaitWaiting returns the backend that waits for a lock of another backend.
 func (r recipient) awaitWaiting() (pid int) {
 	r.t.Helper()
 	drainertest.Eventually(r.t, "a backend waits for a lock", func() bool {
@@ -88,7 +88,7 @@ func insecure(t *testing.T, databaseURL string) string {
 	})
 }
 
-// sql is the text of a file that users copy.
+// sql returns the text of a file that users copy.
 func sql(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -120,23 +120,23 @@ func request(step, payload string) dispatch.Request {
 	return request
 }
 
-// forThis puts the database's own name for %s.
+// forThis replaces %s by the name of the database.
 func forThis(r recipient, sql string) string {
 	name := ""
 	changed(r.t, r.url, func(u *url.URL) { name = strings.TrimPrefix(u.Path, "/") })
 	return strings.ReplaceAll(sql, "%s", name)
 }
 
-// rows is the number of rows in the inbox, or -1 without one. It is read by a
-// session that began before the setup of a test.
+// rows returns the number of rows in the inbox, or -1 without an inbox. The session that reads it began before the
+// setup of a test.
 func (r recipient) rows() int {
 	r.t.Helper()
 	return drainertest.Value[int](r.t, r, `SELECT CASE WHEN to_regclass('inbox.message') IS NULL THEN -1
 		ELSE (xpath('/row/c/text()', query_to_xml('SELECT count(*) AS c FROM inbox.message', false, true, '')))[1]::text::int END`)
 }
 
-// cutShort dispatches into a lock that is held, cuts that off once it waits for
-// the lock, and returns when no backend runs it any more.
+// cutShort dispatches while it holds a lock, cuts the dispatch when it waits for that lock, and returns when its
+// backend runs nothing any more.
 func (r recipient) cutShort(adapter dispatch.Adapter, lock string, cut func(pid int, cancel context.CancelFunc)) (got dispatch.Result, release func()) {
 	r.t.Helper()
 	holder, err := r.Begin(r.t.Context())
@@ -178,7 +178,7 @@ func (r recipient) awaitIdle() {
 	})
 }
 
-// times counts how often each name comes.
+// times returns how often the query returns each name.
 func (r recipient) times(sql string) map[string]int {
 	r.t.Helper()
 	times := map[string]int{}
@@ -198,7 +198,7 @@ func changed(t *testing.T, databaseURL string, change func(*url.URL)) string {
 	return u.String()
 }
 
-// proxy stands between the adapter and a real server.
+// proxy is between the adapter and a real server.
 type proxy struct {
 	*dispatchtest.Gate
 	url string
@@ -236,7 +236,7 @@ func (p *proxy) intercept(onUp func(*session, []byte) bool) {
 	p.onUp = onUp
 }
 
-// limited cuts sessions after as many bytes as next says.
+// limited cuts each new session after the number of bytes that next returns.
 func (p *proxy) limited(next func() int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -282,7 +282,7 @@ func (p *proxy) pump(s *session, from, to net.Conn, up bool) {
 	}
 }
 
-// take says how much of the bytes is within the session's limit.
+// take returns the bytes that are within the session's limit, and whether the session goes on.
 func (s *session) take(raw []byte) ([]byte, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -308,10 +308,10 @@ func (s *session) silence() {
 	s.mute = true
 }
 
-// The ways to receive a request that holds mark. What else goes through, like
-// the asking of an idle connection whether it lives, is left alone.
+// The functions below are ways to handle a request that contains mark. All other requests, such as the check of an
+// idle connection, pass unchanged.
 
-// swallow passes it on to the server and drops the answer.
+// swallow passes the request on to the server and drops the answer.
 func swallow(mark string) func(*session, []byte) bool {
 	return func(s *session, raw []byte) bool {
 		if bytes.Contains(raw, []byte(mark)) {
@@ -321,7 +321,7 @@ func swallow(mark string) func(*session, []byte) bool {
 	}
 }
 
-// hangUpAfter passes it on to the server and hangs up on both.
+// hangUpAfter passes the request on to the server and hangs up on both sides.
 func hangUpAfter(mark string) func(*session, []byte) bool {
 	return func(s *session, raw []byte) bool {
 		if !bytes.Contains(raw, []byte(mark)) {
@@ -330,18 +330,18 @@ func hangUpAfter(mark string) func(*session, []byte) bool {
 		s.silence()
 		_, _ = s.server.Write(raw)
 		_ = s.server.(*net.TCPConn).CloseWrite()
-		// The server closes once it has dealt with what it was sent.
+		// The server closes the connection when it has handled all that it got.
 		_, _ = io.Copy(io.Discard, s.server)
 		return false
 	}
 }
 
-// hangUpBefore keeps it from the server.
+// hangUpBefore ends the session before the request reaches the server.
 func hangUpBefore(mark string) func(*session, []byte) bool {
 	return func(_ *session, raw []byte) bool { return !bytes.Contains(raw, []byte(mark)) }
 }
 
-// babble answers with what is no message of the protocol.
+// babble passes the request on, and answers with text that is no message of the protocol.
 func babble(mark string) func(*session, []byte) bool {
 	return func(s *session, raw []byte) bool {
 		if !bytes.Contains(raw, []byte(mark)) {

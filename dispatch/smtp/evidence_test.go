@@ -32,7 +32,7 @@ func TestAServersWordsAreNotCut(t *testing.T) {
 	}
 }
 
-// What a server does at each step, and what that proves of the mail.
+// Each row has the behaviour of a server at one step, and the outcome that this proves.
 func TestEvidence(t *testing.T) {
 	t.Parallel()
 	const cut, silence, babble = "", "silence", "HTTP/1.1 200 OK"
@@ -47,7 +47,7 @@ func TestEvidence(t *testing.T) {
 		{"connect", "421 too busy", dispatch.Throttled, "smtp_421"},
 		{"connect", "554 not here", dispatch.NotSent, "smtp_554"},
 		{"EHLO", cut, dispatch.NotSent, "reset"},
-		{"EHLO", "502 unknown command", dispatch.Completed, ""}, // but of HELO
+		{"EHLO", "502 unknown command", dispatch.Completed, ""}, // the client goes on with HELO
 		{"MAIL", cut, dispatch.NotSent, "reset"},
 		{"MAIL", silence, dispatch.NotSent, "timeout"},
 		{"MAIL", babble, dispatch.NotSent, "protocol"},
@@ -74,7 +74,7 @@ func TestEvidence(t *testing.T) {
 		{".", "421 closing", dispatch.Throttled, "smtp_421"},
 		{".", "451 not now", dispatch.Throttled, "smtp_451"},
 		{".", "552 too much", dispatch.Rejected, "smtp_552"},
-		{".", "250-2.0.0 Ok", dispatch.Ambiguous, "timeout"}, // there is to be another line
+		{".", "250-2.0.0 Ok", dispatch.Ambiguous, "timeout"}, // the hyphen announces another line
 		{".", "250 2.0.0 Ok", dispatch.Completed, ""},
 		{"QUIT", cut, dispatch.Completed, ""},
 		{"QUIT", silence, dispatch.Completed, ""},
@@ -83,7 +83,7 @@ func TestEvidence(t *testing.T) {
 			t.Parallel()
 			address := startScript(t, map[string]string{test.step: test.does})
 			specification := spec(plainly(address), aTool)
-			if test.class == "timeout" { // those wait for its end, and must first come to their step
+			if test.class == "timeout" { // these rows wait for the timeout, and must reach their step before it
 				specification.Timeout = 3 * time.Second
 			}
 			payload := aPayload
@@ -91,12 +91,12 @@ func TestEvidence(t *testing.T) {
 				payload = strings.Replace(aPayload, "bye", strings.Repeat("more than the buffers hold ", 1<<15), 1)
 				specification.Network = dispatch.NewNetwork(dialSmall, nil)
 				specification.Timeout = 5 * time.Second
-				if test.does == cut { // which a connection that waits for room notices when it asks for it
+				if test.does == cut { // a connection that waits for room notices the cut only when it asks for room again
 					specification.Timeout = drainertest.Patience
 				}
 			}
 			adapter := newAdapter(t, specification)
-			for tries := 1; ; tries++ { // a busy machine may keep it from its turn
+			for tries := 1; ; tries++ { // a busy machine may delay the dispatch
 				started := time.Now()
 				dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(payload)), test.outcome, test.class)
 				took := time.Since(started)
@@ -111,7 +111,7 @@ func TestEvidence(t *testing.T) {
 	}
 }
 
-// dialSmall makes a connection on which little can be under way.
+// dialSmall makes a connection on which only a little data can be under way.
 func dialSmall(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := dispatch.PlainDialer().DialContext(ctx, network, address)
 	if err != nil {
@@ -120,8 +120,8 @@ func dialSmall(ctx context.Context, network, address string) (net.Conn, error) {
 	return conn, conn.(*net.TCPConn).SetWriteBuffer(4096)
 }
 
-// startScript is a server that does as it should but at one step: there it
-// says something else, hangs up for "", or says nothing more.
+// startScript starts a server that behaves correctly except at the scripted steps. There it sends another reply,
+// hangs up for "", or sends nothing more for "silence".
 func startScript(t *testing.T, script map[string]string) (address string) {
 	t.Helper()
 	return dispatchtest.ServeConns(t, func(conn net.Conn) {
@@ -153,8 +153,8 @@ func startScript(t *testing.T, script map[string]string) (address string) {
 	})
 }
 
-// next reads what the client says and names the step that it comes to: after
-// DATA first the content, of which it reads little, and then the dot.
+// next reads the client's input and returns the step that follows. After DATA come first the content, of which it
+// reads little, and then the dot.
 func next(reader *bufio.Reader, step string) (string, error) {
 	switch step {
 	case "DATA":
@@ -173,7 +173,7 @@ func next(reader *bufio.Reader, step string) (string, error) {
 	return command, err
 }
 
-// An error from writing the dot does not say how much of it has left.
+// An error at the write of the dot does not say how much of it was sent.
 func TestADotThatCouldNotBeWrittenIsInDoubt(t *testing.T) {
 	t.Parallel()
 	server := startMailServer(t, nil)
@@ -185,7 +185,7 @@ func TestADotThatCouldNotBeWrittenIsInDoubt(t *testing.T) {
 	dispatchtest.Expect(t, newAdapter(t, specification).Dispatch(t.Context(), request(aPayload)), dispatch.Ambiguous, "reset")
 }
 
-// dotFails writes the dot, and says that it could not.
+// dotFails writes the dot, and returns an error.
 type dotFails struct{ net.Conn }
 
 func (d *dotFails) Write(data []byte) (int, error) {
@@ -234,16 +234,14 @@ func TestAnEndlessReplyIsNotRead(t *testing.T) {
 		}
 	})
 	patient := spec(plainly(address), aTool)
-	patient.Timeout = drainertest.Patience // whose end would be another class
+	patient.Timeout = drainertest.Patience // its end would give another class
 	dispatchtest.Expect(t, newAdapter(t, patient).Dispatch(t.Context(), request(aPayload)), dispatch.NotSent, "protocol")
 }
 
-// Wherever a connection is cut, what an outcome promises must be so in the
-// mailbox.
+// A connection may be cut anywhere. The mailbox must agree with every outcome.
 func TestOutcomesHoldWhereverTheConnectionIsCut(t *testing.T) {
 	t.Parallel()
-	// A dialogue takes up to 7000 bytes of ours; what the server says takes
-	// more where it shows its certificate.
+	// A dialogue takes up to 7000 bytes from the client. The server sends more if it shows its certificate.
 	for security, said := range map[string]int64{"none": 500, "starttls": 4_000} {
 		t.Run(security, func(t *testing.T) {
 			t.Parallel()
@@ -335,8 +333,7 @@ func TestTheServerIsTrustedAndLoggedInto(t *testing.T) {
 	}
 }
 
-// A server without STARTTLS, or an attacker between who hides it, learns
-// nothing.
+// A server without STARTTLS, or an attacker who hides STARTTLS, gets only the EHLO.
 func TestNothingIsSaidWithoutEncryptionThatWasAskedFor(t *testing.T) {
 	t.Parallel()
 	var heard strings.Builder

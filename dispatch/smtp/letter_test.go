@@ -15,8 +15,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
-// Whatever a model writes into a mail, the mail has no header but its own, goes
-// to allowed recipients only, and says just that.
+// For any text of a model, a mail has no header but its own, goes to allowed recipients only, and contains exactly
+// that text.
 func FuzzALetterSaysWhatItIsToldAndNoMore(f *testing.F) {
 	for _, seed := range [][4]string{
 		{"Ada", "ada@example.com", "Invoice 442", "Dear Ada,\n.\nbye"},
@@ -99,10 +99,10 @@ var headersOf = []string{
 	"Message-Id", "From", "To", "Reply-To", "Subject", "X-Note", "Mime-Version", "Content-Type", "Content-Transfer-Encoding",
 }
 
-// looksEncoded finds text that mail readers take for an encoded word.
+// looksEncoded reports whether mail readers may take the text for an encoded word.
 func looksEncoded(text string) bool { return strings.Contains(text, "=?") }
 
-// asLines ends every line as mails do, whichever way it was ended.
+// asLines replaces each kind of line end by the one of mails.
 func asLines(text string) string {
 	return strings.ReplaceAll(lineEnds.Replace(text), "\n", "\r\n")
 }

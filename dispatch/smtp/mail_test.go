@@ -103,7 +103,7 @@ func partsOf(t *testing.T, message *mail.Message) (parts []string) {
 	}
 	reader := multipart.NewReader(message.Body, parameters["boundary"])
 	for {
-		part, err := reader.NextPart() // which decodes quoted-printable
+		part, err := reader.NextPart() // NextPart decodes quoted-printable
 		if errors.Is(err, io.EOF) {
 			return parts
 		}
@@ -159,8 +159,7 @@ func TestRecipientsMayComeFromThePayload(t *testing.T) {
 	}
 }
 
-// Every value is an attempt to say more to the server, or to the reader's
-// program, than the tool does.
+// Every value tries to send more to the server, or to the reader's program, than the tool permits.
 func TestWhatNoMailCanHoldIsRejectedUnsent(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ tool, payload, class string }{
@@ -207,7 +206,7 @@ func TestANameThatHidesALineEndStaysAName(t *testing.T) {
 	t.Parallel()
 	_, got, message := send(t, `{to: ["{.payload}"], text: hello}`, request(`"=?utf-8?q?x=0D=0ABcc:_eve@example.net?= <a@example.com>"`))
 	if message == nil {
-		return // refused, which is as good
+		return // a refusal is as good
 	}
 	if message.Header.Get("Bcc") != "" || !slices.Equal(got.to, []string{"a@example.com"}) {
 		t.Errorf("%v %v", got.to, message.Header)

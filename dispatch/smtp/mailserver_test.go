@@ -37,7 +37,7 @@ func spec(settings, tool string) dispatch.Spec {
 	}
 }
 
-// plainly are the settings for a server on this machine.
+// plainly returns the settings for a server on this machine.
 func plainly(address string) string {
 	return "server: " + address + "\nsecurity: none\nfrom: Billing <billing@example.org>"
 }
@@ -47,7 +47,7 @@ func newAdapter(t *testing.T, spec dispatch.Spec) *smtp.Adapter {
 	return dispatchtest.Build(t, smtp.New, spec)
 }
 
-// request is an intent of its own each time.
+// request returns a new intent each time.
 func request(payload string) dispatch.Request {
 	return dispatchtest.Intent("mail/send", uuid.NewString(), payload)
 }
@@ -66,16 +66,16 @@ type delivery struct {
 	data string
 }
 
-// mailServer is a real server that keeps what it is given.
+// mailServer is a real server that keeps the mails that it gets.
 type mailServer struct {
 	address string
-	trusted *tls.Config // what a client needs to believe it
+	trusted *tls.Config // a client with it trusts the server
 
 	mu        sync.Mutex
 	delivered []delivery
 	logins    []string
 	rcpt      func(address string) error    // nil accepts all
-	answer    func(conn *gosmtp.Conn) error // to the dot; nil accepts
+	answer    func(conn *gosmtp.Conn) error // the answer to the dot; nil accepts it
 }
 
 func startMailServer(t *testing.T, configure func(*gosmtp.Server)) *mailServer {
@@ -88,7 +88,7 @@ func startMailServer(t *testing.T, configure func(*gosmtp.Server)) *mailServer {
 	return m
 }
 
-// startEncrypted starts one that is encrypted from the first byte.
+// startEncrypted starts a server that encrypts from the first byte.
 func startEncrypted(t *testing.T) *mailServer {
 	t.Helper()
 	m, server := newMailServer(t)
@@ -110,8 +110,8 @@ func newMailServer(t *testing.T) (*mailServer, *gosmtp.Server) {
 	return m, server
 }
 
-// serve ends with the test. The server closes only a listener that it has begun
-// to serve.
+// serve serves until the end of the test. The server closes only a listener that it has begun to serve, so serve
+// closes the listener too.
 func (m *mailServer) serve(t *testing.T, server *gosmtp.Server, listener net.Listener) {
 	m.address = listener.Addr().String()
 	go func() { _ = server.Serve(listener) }()
@@ -127,7 +127,7 @@ func (m *mailServer) deliveries() []delivery {
 	return slices.Clone(m.delivered)
 }
 
-// answers says how dots are answered from now on.
+// answers sets the answer to all later dots.
 func (m *mailServer) answers(answer func(*gosmtp.Conn) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -193,7 +193,7 @@ func (s *mailSession) Data(r io.Reader) error {
 	return &gosmtp.SMTPError{Code: 250, EnhancedCode: gosmtp.EnhancedCode{2, 0, 0}, Message: "Ok: queued as 4WxYz1abcd"}
 }
 
-// loginServer asks in the words of Exchange.
+// loginServer uses the prompts of Exchange.
 type loginServer struct {
 	check func(user, password string) error
 	asked int
@@ -219,7 +219,7 @@ type silentLog struct{}
 func (silentLog) Printf(string, ...any) {}
 func (silentLog) Println(...any)        {}
 
-// undated is a mail without its Date, which is when it was sent.
+// undated returns a mail without its Date, which is the time of its sending.
 func undated(data string) []byte {
 	before, rest, found := bytes.Cut([]byte(data), []byte("\r\n"))
 	if !found || !bytes.HasPrefix(before, []byte("Date: ")) {
