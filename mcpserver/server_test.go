@@ -178,7 +178,7 @@ func (positive) Document() json.RawMessage {
 	return json.RawMessage(`{"type": "object", "required": ["amount"]}`)
 }
 
-// taking offers bank/pay, with the step that this environment names.
+// taking returns an assistant with the offer bank/pay. The environment names its step.
 func taking(t *testing.T, environment map[string]string) assistant {
 	return newAssistant(t, mcpserver.Options{
 		Offers: []mcpserver.Offer{{Tool: "bank/pay", Schema: positive{}}},
@@ -346,7 +346,7 @@ func TestAModelIsToldWhatBecameOfItsRequest(t *testing.T) {
 	}
 }
 
-// vectors are the sentences that the packages for producers say.
+// vectors returns the sentences of the packages for producers.
 func vectors(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile("../clients/vectors.json")

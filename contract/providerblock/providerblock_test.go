@@ -42,7 +42,7 @@ func parse(t *testing.T, text string) *manifest.Document {
 	return document
 }
 
-// configured loads what was written as a drainer would.
+// configured writes the block to a file and loads it as a drainer would.
 func configured(t *testing.T, block *providerblock.Block) dispatch.Provider {
 	t.Helper()
 	content, err := block.YAML()
@@ -121,7 +121,7 @@ func TestAViolationIsNeverImported(t *testing.T) {
 
 const head = "openapi: 3.1.0\nservers: [{url: https://api.example}]\npaths:\n"
 
-// keyed is a POST that is key_idempotent and sends its key where it is told.
+// keyed returns a POST that is key_idempotent and has its key at place.
 func keyed(path, id, place, parameters string) string {
 	return fmt.Sprintf(`  %s:
     post:
@@ -425,8 +425,7 @@ func TestAnImportedToolSendsWhatTheDocumentDescribes(t *testing.T) {
 	}
 }
 
-// Whatever a document declares, the configuration that is written of it loads,
-// and reads no secret.
+// For any document, the configuration that is written from it can be loaded, and reads no secret.
 func FuzzWhatIsImportedLoads(f *testing.F) {
 	for _, file := range []string{"good.yaml", "good.json", "bad.yaml"} {
 		content, err := os.ReadFile(filepath.Join("../manifest/testdata", file))

@@ -17,7 +17,7 @@ import (
 	dispatchhttp "github.com/agentoutbox/drainer/dispatch/http"
 )
 
-// tool is billing/charge at baseURL, as it would be configured.
+// tool returns billing/charge at baseURL, as it would be configured.
 func tool(t *testing.T, baseURL string, class dispatch.Class, settings string) replay.Subject {
 	t.Helper()
 	adapter, err := dispatchhttp.New(dispatch.Spec{
@@ -49,7 +49,7 @@ func verify(t *testing.T, subject replay.Subject) replay.Report {
 	return report
 }
 
-// verdicts are the checks in a form that a table can hold.
+// verdicts returns the checks in a form that a table can hold.
 func verdicts(report replay.Report) string {
 	var all []string
 	for _, check := range report.Checks {
@@ -157,7 +157,7 @@ func refusing(http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) })
 }
 
-// rewriting changes every answer on its way; number counts them from 1.
+// rewriting changes every answer of the provider. number counts the answers from 1.
 func rewriting(provider http.Handler, change func(recorded *httptest.ResponseRecorder, number int64)) http.Handler {
 	var number atomic.Int64
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -181,8 +181,7 @@ func TestNothingIsTakenForARecognisedKeyWithoutProof(t *testing.T) {
 	}
 }
 
-// The provider holds its first answer back until the other calls were asked to
-// wait, so that at once really is at once.
+// The provider holds its first answer back until it has told the other calls to wait, so that the calls do overlap.
 func TestCallsAtOnceAreToldToWait(t *testing.T) {
 	t.Parallel()
 	provider := &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger()}
@@ -202,8 +201,7 @@ func TestCallsAtOnceAreToldToWait(t *testing.T) {
 	}
 }
 
-// holding releases the provider once all calls at once but the one that it
-// holds are answered.
+// holding releases the provider when all calls at once are answered, except for the one that the provider holds.
 type holding struct {
 	dispatch.Adapter
 	provider *dispatchtest.SimulatedProvider
@@ -221,11 +219,11 @@ func (h *holding) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	return result
 }
 
-// Answers that no simulated provider gives, in the place of the honest ones.
+// The test replaces honest answers by answers that no simulated provider gives.
 func TestStrangeAnswersAreNotTakenForAPromiseKept(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		calls   func(call int64) bool // whose answers are strange; 1 first, 2 again, 3 the other payload
+		calls   func(call int64) bool // the calls with strange answers: 1 is the first, 2 its repetition, 3 the other payload
 		strange dispatch.Result
 		check   int
 		verdict replay.Verdict
