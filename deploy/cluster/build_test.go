@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// The newest that starts on cgroup v1 and with containerd 1.6.
+	// This is the newest version that starts on cgroup v1 and with containerd 1.6.
 	kubernetesVersion = "1.34.4"
 	helmVersion       = "v3.22.0"
 
@@ -28,8 +28,8 @@ const (
 //go:embed components.go.txt
 var components []byte
 
-// tools is where the built programs are: kubeone and helm. They are built once for each
-// version, outside the repository.
+// toolsFolder returns the folder of the built programs, kubeone and helm. They are built once for each version,
+// outside the repository.
 func toolsFolder() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -38,7 +38,7 @@ func toolsFolder() (string, error) {
 	return filepath.Join(cache, "drainer-cluster", fmt.Sprintf("kubernetes-%s-helm-%s-%x", kubernetesVersion, helmVersion, sha256.Sum256(components))[:64]), nil
 }
 
-// missing says why no cluster can run here, and is empty where one can.
+// missing returns the reason why no cluster can run here, or an empty text.
 func missing() string {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		return "a cluster of network namespaces needs Linux and root"
@@ -84,8 +84,8 @@ func buildTools(ctx context.Context) (string, error) {
 	return folder, nil
 }
 
-// buildKubernetes builds the components in a module with the requirements of Kubernetes'
-// own, whose local replacements are taken from the module proxy.
+// buildKubernetes builds the components in a module with the same requirements as Kubernetes' own. Its local
+// replacements are taken from the module proxy.
 func buildKubernetes(ctx context.Context, folder string) error {
 	module := filepath.Join(folder, "module")
 	if err := os.MkdirAll(module, 0o755); err != nil {
@@ -146,7 +146,7 @@ func buildKubernetes(ctx context.Context, folder string) error {
 	return nil
 }
 
-// buildImages returns the name of Postgres' image. The others have names of their own.
+// buildImages builds all images and returns the name of Postgres' image. The names of the others are constants.
 func buildImages(ctx context.Context, folder string) (postgres string, err error) {
 	for _, name := range []string{image, nextImage} {
 		if _, err := run(exec.CommandContext(ctx, "make", "-C", "../..", "image", "IMAGE="+name, "VERSION=0.0.0-"+name[strings.Index(name, ":")+1:])); err != nil {
@@ -165,7 +165,7 @@ func buildImages(ctx context.Context, folder string) (postgres string, err error
 	return strings.TrimSpace(string(name)), err
 }
 
-// run returns what a command printed. What it complained of is in the error.
+// run returns the output of a command. An error also has the end of its stderr.
 func run(command *exec.Cmd) ([]byte, error) {
 	var complaints strings.Builder
 	if command.Stderr == nil {

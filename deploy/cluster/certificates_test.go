@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// authority signs what the components show each other.
+// authority signs the certificates of the components.
 type authority struct {
 	folder string
 	parsed *x509.Certificate
@@ -58,7 +58,7 @@ contexts: [{name: c, context: {cluster: c, user: u}}]
 current-context: c
 `
 
-// issue writes NAME.crt, NAME.key and NAME.kubeconfig. The first one is the authority.
+// issue writes NAME.crt, NAME.key and NAME.kubeconfig. The first certificate is the authority's.
 func (a *authority) issue(name string, subject pkix.Name, hosts ...string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -59,13 +59,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// recordPass tells .ci/run which commit all of this was seen to hold of.
+// recordPass records for .ci/run the commit with which all of these tests passed.
 func recordPass() {
 	changed, err := exec.Command("git", "status", "--porcelain").Output()
 	commit, err2 := exec.Command("git", "rev-parse", "HEAD").Output()
 	folder, err3 := toolsFolder()
 	if errors.Join(err, err2, err3) == nil && len(changed) == 0 {
-		_ = os.WriteFile(filepath.Join(filepath.Dir(folder), "passed"), commit, 0o644) // without it they run again
+		_ = os.WriteFile(filepath.Join(filepath.Dir(folder), "passed"), commit, 0o644) // without it the tests run again
 	}
 }
 
@@ -83,7 +83,7 @@ func finish() bool {
 	return err == nil
 }
 
-// leftovers says what of the cluster is still on this machine.
+// leftovers returns an error for each part of the cluster that is still on this machine.
 func leftovers() error {
 	var found []error
 	for _, pattern := range []string{home, "/run/netns/" + network + "*", "/sys/fs/cgroup/*/" + network + "*"} {
@@ -97,7 +97,7 @@ func leftovers() error {
 	return errors.Join(found...)
 }
 
-// theCluster starts the cluster for the first test that needs it.
+// theCluster returns the cluster, and starts it for the first test that needs it.
 func theCluster(t *testing.T) *machine {
 	t.Helper()
 	if reason := missing(); reason != "" {
@@ -124,7 +124,7 @@ func startCluster(ctx context.Context) error {
 		return err
 	}
 	running.begun.Store(true)
-	_ = removeImages() // of a run that was killed
+	_ = removeImages() // the images of a run that was killed
 	postgres, err := buildImages(ctx, tools)
 	if err != nil {
 		return err
@@ -151,7 +151,7 @@ func startCluster(ctx context.Context) error {
 		}
 	}
 	for _, address := range []string{postgresIP + ":5432", providerIP + ":8080"} {
-		// A ready pod is reached once kube-proxy has heard of it.
+		// A ready pod can be reached only when kube-proxy knows of it.
 		if err := poll(ctx, time.Minute, address+" is reached", func() error {
 			conn, err := dial(ctx, "tcp", address)
 			if err != nil {
@@ -168,9 +168,9 @@ func startCluster(ctx context.Context) error {
 
 func indent(text string) string { return "    " + strings.ReplaceAll(text, "\n", "\n    ") }
 
-// counterparts are Postgres and the provider. Their data is a folder of this machine, so
-// that it outlives their pods. A StatefulSet starts a pod when the one before has ended:
-// two servers on one folder would not know of each other, and lose commits.
+// counterparts are Postgres and the provider. Their data is in a folder of this machine, so that it survives their
+// pods. A StatefulSet starts a pod only after the one before has ended. Two servers on one folder would not know of
+// each other, and would lose commits.
 const counterparts = `
 apiVersion: v1
 kind: ConfigMap
@@ -246,8 +246,8 @@ func (m *machine) apply(ctx context.Context, namespace, manifest string) error {
 	return err
 }
 
-// dial connects from node n1. A thread that has entered its network ends with the
-// goroutine; the connection stays in that network.
+// dial connects from node n1. A thread that has entered its network ends with the goroutine. The connection stays
+// in that network.
 func dial(ctx context.Context, kind, address string) (net.Conn, error) {
 	type dialled struct {
 		conn net.Conn
@@ -293,8 +293,7 @@ func databaseURL(user, password, name string) string {
 	return fmt.Sprintf("postgres://%s:%s@%s:5432/%s?sslmode=disable&connect_timeout=3", user, password, postgresIP, name)
 }
 
-// poll asks until there is no error. The other side is another process, which has no way
-// to tell.
+// poll calls holds until it returns no error. The other side is another process, which cannot notify the test.
 func poll(ctx context.Context, within time.Duration, what string, holds func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

@@ -63,7 +63,7 @@ func TestAPostgresWhosePodIsReplacedIsFoundAgain(t *testing.T) {
 	r.audit(2 * atOnce)
 }
 
-// The provider takes 40 s for it; a pod has 10 s for what is in flight, and 15 s more.
+// The provider takes 40 s for the request. A pod has 10 s for requests in flight, and 15 s more.
 func TestADispatchThatOutlastsItsPodIsTriedAgainWithItsKey(t *testing.T) {
 	r := newRelease(t, "outlasted")
 	r.set("config.providers.pay.timeout", "90s")
@@ -101,7 +101,7 @@ func TestADispatchThatOutlastsItsPodIsTriedAgainWithItsKey(t *testing.T) {
 	}
 }
 
-// The kernel kills a daemon that is allowed no more memory than it has.
+// The kernel kills a daemon that may use no more memory than it has.
 func TestADaemonThatIsOutOfMemoryLosesAndDoublesNothing(t *testing.T) {
 	r := newRelease(t, "oom")
 	r.upgrade()
@@ -110,7 +110,7 @@ func TestADaemonThatIsOutOfMemoryLosesAndDoublesNothing(t *testing.T) {
 	pod := r.pods()[0]
 	cgroup := r.cgroup(pod)
 	eventually(t, "the kernel has killed it", func() error {
-		// It fails while usage grows, and once the container is gone.
+		// The write fails while usage grows, and after the container is gone.
 		usage, _ := os.ReadFile(filepath.Join(cgroup, "memory.usage_in_bytes"))
 		limited := os.WriteFile(filepath.Join(cgroup, "memory.limit_in_bytes"), bytes.TrimSpace(usage), 0o644)
 		reason := r.kubectl("get", "pod", pod, "--output", "jsonpath={.status.containerStatuses[0].lastState.terminated.reason}")
@@ -124,8 +124,8 @@ func TestADaemonThatIsOutOfMemoryLosesAndDoublesNothing(t *testing.T) {
 	r.audit(atOnce)
 }
 
-// There is no earlier release, so both are of this commit, and differ in the version that
-// they say.
+// There is no earlier release. So both versions are of this commit, and differ only in the version that they
+// report.
 func TestTwoVersionsDrainOneDatabaseSideBySide(t *testing.T) {
 	r := newRelease(t, "versions")
 	r.upgrade()
@@ -198,7 +198,7 @@ func TestWhatTheOperatorsDefineIsAccepted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// An unknown field, which an installation drops in silence, is a mistake here.
+		// An installation drops an unknown field silently. Here it is an error.
 		manifest := string(output)
 		if err := r.check(manifest); err != nil {
 			t.Error(err)
@@ -211,7 +211,7 @@ func TestWhatTheOperatorsDefineIsAccepted(t *testing.T) {
 	r.helm("uninstall", "drainer", "--wait")
 }
 
-// check asks the server whether it knows every field.
+// check returns an error if the server does not know every field.
 func (r *release) check(manifest string) error {
 	command := r.cluster.kubectl(r.t.Context(), "apply", "--namespace", r.namespace, "--dry-run=server", "--validate=strict", "--filename", "-")
 	command.Stdin = strings.NewReader(manifest)

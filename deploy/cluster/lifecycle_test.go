@@ -44,7 +44,7 @@ func TestAReleaseIsInstalledUpgradedRolledBackAndLeavesNothing(t *testing.T) {
 	left()
 }
 
-// objects lists all that Kubernetes has, except for its own records.
+// objects returns the names of all objects in Kubernetes, except for its own records.
 func (r *release) objects() []string {
 	r.t.Helper()
 	var all []string
@@ -216,7 +216,7 @@ func TestConsoleAndSidecarRunAsPods(t *testing.T) {
 			t.Errorf("the console answers %s with %d, want %d: %s", try.token, reply.StatusCode, try.want, tail(string(page)))
 		}
 	}
-	// As docs/alerts.md says: this pod has an operator's login.
+	// docs/alerts.md says that this pod has an operator's login.
 	r.kubectl("exec", "deployment/drainer-console", "--", "/drainer", "providers", "pause", "tickets", "--operator", "alice", "--reason", "outage")
 	var paused bool
 	if err := r.database.QueryRow(t.Context(), `SELECT paused FROM outbox.provider WHERE name = 'tickets'`).Scan(&paused); err != nil || !paused {

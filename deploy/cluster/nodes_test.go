@@ -16,12 +16,11 @@ import (
 	"time"
 )
 
-// Everything of the cluster is under these names, by which the next run finds what an
-// interrupted one left behind. Addresses exist only in its two network namespaces, which
-// have no way out.
+// All parts of the cluster have these names. By them the next run finds the rest of an interrupted run. The
+// addresses exist only in the two network namespaces of the cluster, which have no connection to the outside.
 const (
 	home     = "/var/lib/drainer-cluster"
-	network  = "drainer-cluster-n" // and a number: namespaces and cgroups
+	network  = "drainer-cluster-n" // the prefix of namespaces and cgroups, before a number
 	services = "10.96.0.0/16"
 	apiIP    = "172.30.0.1"
 	nodeIP   = "172.30.0.1%d"
@@ -36,9 +35,8 @@ var tunables = []string{
 	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 }
 
-// machine is the running cluster: every process of it lives in one of the two network
-// namespaces or in a pod's cgroup, and all its mounts in one mount namespace, which ends
-// with the last process.
+// machine is the running cluster. Every process of it is in one of the two network namespaces or in a pod's cgroup.
+// All its mounts are in one mount namespace, which ends with the last process.
 type machine struct {
 	tools  string
 	mounts string // the mount namespace, as a file
@@ -110,7 +108,7 @@ func (m *machine) link() error {
 			fmt.Sprintf("ip -n %s link set dc%d up", name, node),
 			fmt.Sprintf("nsenter --net=/run/netns/%s sysctl -qw net.ipv4.ip_forward=1", name),
 			fmt.Sprintf("ip -n %s route add "+podRange+" via "+nodeIP, name, other, other),
-			// What kube-proxy rewrites needs a route before it is rewritten.
+			// A packet to a service needs a route before kube-proxy rewrites its address.
 			fmt.Sprintf("ip -n %s route add default dev dc%d", name, node))
 	}
 	for _, command := range commands {
@@ -138,14 +136,14 @@ func (m *machine) hold() error {
 	return err
 }
 
-// inside is a command on a node.
+// inside returns a command that runs on a node.
 func (m *machine) inside(ctx context.Context, node int, args ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, "nsenter", append([]string{"--net=/run/netns/" + inNetwork(node), "--mount=" + m.mounts, "nice", "-n", "5"}, args...)...)
 	command.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(home, "pki", "admin.kubeconfig"), "HOME="+home)
 	return command
 }
 
-// start runs a program until the cluster stops. A signal for the tests is not for it.
+// start runs a program until the cluster stops. A signal to the tests does not reach it.
 func (m *machine) start(node int, log string, args ...string) error {
 	file, err := os.Create(filepath.Join(home, log+".log"))
 	if err != nil {
@@ -320,8 +318,8 @@ func makeCgroups(name string) error {
 	return nil
 }
 
-// sweep ends every process of the cluster by its number, and removes namespaces, cgroups
-// and files. Mounts and rules of iptables go with the namespaces that they are in.
+// sweep kills every process of the cluster by its number, and removes namespaces, cgroups and files. Mounts and
+// rules of iptables disappear with their namespaces.
 func sweep() error {
 	deadline := time.Now().Add(time.Minute)
 	for pids := processes(); len(pids) > 0; pids = processes() {
@@ -370,7 +368,7 @@ func removeCgroups(folder string) error {
 	return nil
 }
 
-// processes lists what lives in the cluster's network namespaces and its cgroups.
+// processes returns the processes in the cluster's network namespaces and cgroups.
 func processes() (pids []int) {
 	var lists []string
 	for _, node := range nodes {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// atOnce is how many requests are in flight at most: the provider's concurrency.
+// atOnce is the largest number of requests in flight: the provider's concurrency.
 const atOnce = 16
 
 func TestPodsThatAreReplacedUnderLoadLoseAndDoubleNothing(t *testing.T) {
@@ -49,7 +49,7 @@ func TestAPodThatIsKilledUnderLoadLosesAndDoublesNothing(t *testing.T) {
 	}
 }
 
-// kill sends SIGKILL to the daemon of a pod, which has no time for anything.
+// kill sends SIGKILL to the daemon of a pod, which cannot clean up, and waits until the kubelet has noticed it.
 func (r *release) kill(pod string) {
 	r.t.Helper()
 	cgroup := r.cgroup(pod)
@@ -75,7 +75,7 @@ func (r *release) kill(pod string) {
 	})
 }
 
-// cgroup is where the memory of a pod's daemon is counted.
+// cgroup returns the cgroup that counts the memory of a pod's daemon.
 func (r *release) cgroup(pod string) string {
 	r.t.Helper()
 	found := strings.Fields(r.kubectl("get", "pod", pod, "--output", "jsonpath={.metadata.uid} {.status.containerStatuses[0].containerID}"))

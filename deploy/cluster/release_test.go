@@ -18,7 +18,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
-// release is one of the chart, in a Kubernetes namespace and a database of its own.
+// release is an installation of the chart, in a Kubernetes namespace and a database of its own.
 type release struct {
 	t         *testing.T
 	cluster   *machine
@@ -106,9 +106,9 @@ func (r *release) setPassword(password string) {
 	}
 }
 
-const globalPassword = password // of what roles.sql creates
+const globalPassword = password // the password of the logins that roles.sql creates
 
-// set puts values over those that the release has, by path.
+// set sets one value of the release, by its path.
 func (r *release) set(path string, value any) {
 	keys := strings.Split(path, ".")
 	at := r.values
@@ -151,7 +151,7 @@ func (r *release) helm(args ...string) {
 	}
 }
 
-// tryUpgrade installs the chart with the values of the moment, or upgrades to them.
+// tryUpgrade installs the chart with the present values, or upgrades to them.
 func (r *release) tryUpgrade(args ...string) error {
 	file := filepath.Join(r.t.TempDir(), "values.yaml")
 	if err := os.WriteFile(file, []byte(asJSON(r.t, r.values)), 0o600); err != nil {
@@ -175,13 +175,13 @@ const ledgerFile = home + "/counterparts/ledger/ledger.jsonl"
 
 const daemons = "app.kubernetes.io/name=drainer,app.kubernetes.io/component=daemon"
 
-// pods are the daemon's that run or end, by name.
+// pods returns the names of the daemon's pods that run or end.
 func (r *release) pods() []string {
 	r.t.Helper()
 	return strings.Fields(r.kubectl("get", "pods", "--selector", daemons, "--output", "jsonpath={.items[*].metadata.name}"))
 }
 
-// tellMore prints what a person would look at.
+// tellMore logs the state that a person would inspect.
 func (r *release) tellMore() {
 	for _, look := range [][]string{
 		{"get", "pods,jobs", "--output", "wide"},
@@ -234,7 +234,7 @@ func (l *load) commit(ctx context.Context, database *pgxpool.Pool, batch int) {
 	rows, _ := database.Query(ctx, enqueueBoth, steps) // CollectRows returns the error too
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
-		l.failed++ // Postgres is away, or the answer is
+		l.failed++ // Postgres did not answer, or its answer was lost
 		return
 	}
 	l.committed = append(l.committed, ids...)
@@ -244,7 +244,7 @@ func (l *load) commit(ctx context.Context, database *pgxpool.Pool, batch int) {
 	}
 }
 
-// underLoad returns once so many more intents are completed.
+// underLoad waits until this many more intents are completed.
 func (r *release) underLoad(more int) {
 	r.t.Helper()
 	const completed = `SELECT count(*) FROM outbox.status WHERE status = 'completed'`
@@ -266,9 +266,9 @@ func (r *release) ask(sql string) (number int, err error) {
 	return number, err
 }
 
-// audit ends the load, waits until nothing is left to do, and compares the intents with
-// the provider's ledger: nothing is lost, and nothing that is not idempotent was requested
-// twice. In doubt may only be what a killed pod had in flight: as many as doubts, at most.
+// audit ends the load, waits until no work is left, and compares the intents with the provider's ledger. No intent
+// may be lost, and none that is not idempotent may have been requested twice. Only intents that a killed pod had in
+// flight may be in doubt: at most doubts.
 func (r *release) audit(doubts int) {
 	r.t.Helper()
 	if r.load != nil {

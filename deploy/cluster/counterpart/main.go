@@ -1,4 +1,4 @@
-// counterpart plays the other programs in the cluster: a provider whose ledger is a file, a sidecar, and, without
+// counterpart is every other program in the cluster: a provider whose ledger is a file, a sidecar, and, without
 // arguments, the process that keeps a pod's namespaces open.
 package main
 
