@@ -57,7 +57,7 @@ func TestTheComposeFileIsWhatComposeReads(t *testing.T) {
 	}
 }
 
-// The console's own test for the words: a name, a role and a token of 20 characters.
+// The console demands the same form: a name, a role and a token of at least 20 characters.
 func TestTheComposeFilesConsoleAsksForAToken(t *testing.T) {
 	t.Parallel()
 	console := loadCompose(t, readFile(t, composeFile)).Services["console"]
@@ -107,7 +107,7 @@ func parseCompose(text []byte) (*types.Project, error) {
 	return loader.LoadWithContext(context.Background(), details, func(o *loader.Options) { o.SetProjectName("drainer", true) })
 }
 
-// The parts of these files that matter here; another field is a mistake.
+// The test reads only the parts of these files that matter here. Another field is a mistake.
 func TestPrometheusScrapesTheDrainersAndGrafanaAsksPrometheus(t *testing.T) {
 	t.Parallel()
 	var prometheus struct {
@@ -177,7 +177,8 @@ func readFile(t *testing.T, path string) []byte {
 	return content
 }
 
-// All but Prometheus and Grafana, whose images may not be here.
+// The test starts the drainer and the services that it needs. The images of Prometheus and Grafana may not be on
+// this machine.
 func TestWhatTheComposeFileStartsDrains(t *testing.T) {
 	t.Parallel()
 	requireDocker(t)

@@ -35,7 +35,7 @@ import (
 	helmregistry "helm.sh/helm/v3/pkg/registry"
 )
 
-// distribution is the folder that `make dist` filled, and the commit that it was made of.
+// distribution is the folder that `make dist` filled, and the commit from which it was made.
 type distribution struct {
 	folder                  string
 	version, revision, date string
@@ -64,7 +64,7 @@ func requireDist(t *testing.T) distribution {
 	return distribution{folder, version, revision, date}
 }
 
-// path is that of an artefact whose name holds the version at %s.
+// path returns the path of an artefact whose name has the version at %s.
 func (d distribution) path(name string) string {
 	return filepath.Join(d.folder, fmt.Sprintf(name, d.version))
 }
@@ -160,7 +160,7 @@ func TestDistsChartIsOfTheSameVersion(t *testing.T) {
 	if packaged.Metadata.Version != dist.version || packaged.Metadata.AppVersion != dist.version {
 		t.Errorf("it is version %s of drainer %s, want %s of both", packaged.Metadata.Version, packaged.Metadata.AppVersion, dist.version)
 	}
-	source, err := loader.Load("helm/drainer") // leaves out what .helmignore names
+	source, err := loader.Load("helm/drainer") // Load omits the files that .helmignore names
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,14 +173,14 @@ func TestDistsChartIsOfTheSameVersion(t *testing.T) {
 	}
 	delete(held, "Chart.yaml")
 	delete(wanted, "Chart.yaml")
-	delete(wanted, ".helmignore") // says what is packaged, and has no use in the package
+	delete(wanted, ".helmignore") // it is of no use in the package
 	if !maps.Equal(held, wanted) {
 		t.Errorf("it holds %v, want %v with the same contents", slices.Sorted(maps.Keys(held)), slices.Sorted(maps.Keys(wanted)))
 	}
 }
 
-// The second build is of a clone, in a folder, at a time and with a build cache of its own: with a shared one it
-// would take what the first compiled.
+// The second build is of a clone, in another folder, at another time and with a build cache of its own. With a
+// shared cache it would reuse the results of the first build.
 func TestDistIsTheSameWhenItIsBuiltAgain(t *testing.T) {
 	t.Parallel()
 	dist := requireDist(t)
@@ -247,7 +247,7 @@ func TestDistsPackageInstallsAndDrainsByItsUnit(t *testing.T) {
 		}
 	}
 
-	// As docs/operations.md says: logins, schema, environment.
+	// docs/operations.md has these steps: logins, schema, environment.
 	eventually(t, "Postgres listens", func() bool {
 		return exec.Command("docker", "exec", machine, "pg_isready", "--quiet", "--host", "localhost").Run() == nil
 	})
@@ -257,7 +257,7 @@ func TestDistsPackageInstallsAndDrainsByItsUnit(t *testing.T) {
 		"CREATE ROLE drainer LOGIN PASSWORD '"+postgresPassword+"' IN ROLE outbox_drainer")
 	inside("sed", "-i", "s/drainer@/drainer:"+postgresPassword+"@/", "/etc/drainer/environment")
 
-	// As in an upgrade.
+	// An upgrade installs the package again.
 	inside("dpkg", "--install", deb)
 	if rights := inside("stat", "--format", "%a %U:%G", "/etc/drainer/environment", "/etc/drainer/drainer.yaml"); rights != "600 root:root\n640 root:drainer" {
 		t.Errorf("the files in /etc/drainer have %q", rights)
@@ -312,7 +312,7 @@ func TestDistsPackageInstallsAndDrainsByItsUnit(t *testing.T) {
 	}
 }
 
-// settingsOf reads lines as NAME=VALUE: of a unit, or of an environment.
+// settingsOf reads the lines NAME=VALUE of a unit, or of a file with an environment.
 func settingsOf(text string) map[string]string {
 	settings := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -412,7 +412,7 @@ func TestDistsImageAndChartGoThroughARegistry(t *testing.T) {
 	}
 }
 
-// runImage has Docker run the image that was pulled, where there is one.
+// runImage runs the pulled image in Docker, if Docker is there.
 func (d distribution) runImage(t *testing.T, image v1.Image) {
 	t.Helper()
 	if exec.Command("docker", "info").Run() != nil {

@@ -57,7 +57,7 @@ func TestTheImageHoldsTheProgramAndWhatItNeeds(t *testing.T) {
 	}
 }
 
-// What the README says of a daemon, said of one in a container.
+// The README's promises for a daemon also hold for a daemon in a container.
 func TestADaemonWithoutAnyRightsDrainsAndLeavesInPeace(t *testing.T) {
 	t.Parallel()
 	requireDocker(t)
@@ -105,7 +105,7 @@ func TestADaemonWithoutAnyRightsDrainsAndLeavesInPeace(t *testing.T) {
 	}
 }
 
-// filesOf reads an image as a container made of it would see it.
+// filesOf returns the files of an image, as a container sees them.
 func filesOf(t *testing.T, image string) map[string][]byte {
 	t.Helper()
 	container := docker(t, "create", image)
@@ -156,7 +156,7 @@ func requireDocker(t *testing.T) {
 	}
 }
 
-// postgresImage is one that is here already: nothing is pulled.
+// postgresImage returns an image that is on this machine already. Nothing is pulled.
 func postgresImage(t *testing.T) string {
 	t.Helper()
 	candidates := []string{os.Getenv("TEST_POSTGRES_IMAGE"), "postgres:17-alpine", "drainer-postgres:17"}
@@ -169,7 +169,7 @@ func postgresImage(t *testing.T) string {
 	return ""
 }
 
-// image is built once, as a person does, under a name of its own.
+// image builds the image once, as a person would, under a name of its own.
 var image = sync.OnceValues(func() (string, error) {
 	name := "drainer:test-" + strings.ToLower(rand.Text())
 	output, err := exec.Command("make", "-C", "..", "image", "IMAGE="+name, "VERSION=test").CombinedOutput()
@@ -221,8 +221,7 @@ func start(t *testing.T, args ...string) string {
 	return id
 }
 
-// eventually asks until the answer is yes. The other side is another process,
-// which has no way to tell.
+// eventually calls holds until it returns true. The other side is another process, which cannot notify the test.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)

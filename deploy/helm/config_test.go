@@ -47,7 +47,7 @@ var program = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// The file that the daemon finds in its pod, read by the daemon's own loader.
+// The daemon's own loader reads the file that the daemon finds in its pod.
 func TestTheConfigInTheConfigMapIsValid(t *testing.T) {
 	t.Parallel()
 	for name, v := range scenarios(t) {
@@ -85,7 +85,7 @@ func validate(t *testing.T, config map[string]string, v values) ([]byte, error) 
 	return inPod(t, hook(t, v, "validation").Spec.Template.Spec, config).CombinedOutput()
 }
 
-// inPod is a pod's command line with its files and variables, in a folder that stands for its root.
+// inPod returns a pod's command line with its files and variables. A folder takes the place of its root.
 func inPod(t *testing.T, pod core.PodSpec, config map[string]string) *exec.Cmd {
 	t.Helper()
 	drainer, err := program()
@@ -120,7 +120,7 @@ func inPod(t *testing.T, pod core.PodSpec, config map[string]string) *exec.Cmd {
 		for _, item := range items {
 			at := slices.IndexFunc(container.VolumeMounts, func(mount core.VolumeMount) bool { return mount.Name == volume.Name })
 			if at < 0 {
-				continue // another container's
+				continue // another container mounts it
 			}
 			write(t, filepath.Join(root, container.VolumeMounts[at].MountPath, item.Path), cmp.Or(contents[item.Path], contents[filepath.Ext(item.Path)], "secret"))
 		}
@@ -167,7 +167,7 @@ func clientCertificate(t *testing.T) (certificate, key string) {
 		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}))
 }
 
-// What the chart takes for granted where the config is silent.
+// The chart assumes these defaults if the config does not set them.
 func TestTheChartKnowsTheProgramsDefaults(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../drainer.schema.json")
@@ -191,8 +191,7 @@ func TestTheChartKnowsTheProgramsDefaults(t *testing.T) {
 	}
 }
 
-// The daemon reads its file again by itself; replacing pods besides would only
-// interrupt what they do.
+// The daemon reads its file again by itself. Replacing the pods as well would only interrupt their work.
 func TestOnlyWhatNeedsANewProcessReplacesThePods(t *testing.T) {
 	t.Parallel()
 	checksum := func(values string) string {
@@ -207,7 +206,7 @@ func TestOnlyWhatNeedsANewProcessReplacesThePods(t *testing.T) {
 	if replaces := checksum("configFiles: {a.json: '{}'}") != before; replaces || needARestart == "" {
 		t.Errorf("a file replaces the pods: %t; docs/reload.md says %q", replaces, needARestart)
 	}
-	values := map[string]string{ // where the chart would refuse another value
+	values := map[string]string{ // blocks in which the chart would refuse another value
 		"database": "{url: '${env:OTHER_URL}'}", "worker": "{lease: 30s}", "server": "{debug: 'localhost:6060'}", "providers": "{billing: {concurrency: 3}}", "version": "2",
 	}
 	for block := range blocksOfTheConfig(t) {

@@ -58,12 +58,12 @@ func selected(labels, by map[string]string) map[string]string {
 	return found
 }
 
-// The program itself judges the command line: it refuses one that serves strangers,
-// and goes on to the database with one that does not.
+// The program itself judges the command line. It refuses one that serves other machines without a login. With any
+// other it goes on to the database.
 func TestTheConsolesCommandLineIsOneThatTheProgramServes(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"console", "everything", "oidc"} {
-		// The daemon's login is none of the console's.
+		// The console must not use the daemon's login.
 		v := scenario(t, name).with(t, "config: {database: {url: '${file:/run/secrets/url}'}}")
 		serve := func(without ...string) string {
 			pod := pods(t, v)["console"].Spec

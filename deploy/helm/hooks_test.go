@@ -14,8 +14,8 @@ import (
 	networking "k8s.io/api/networking/v1"
 )
 
-// What runs before an installation finds nothing of it, and a Job that waits for a
-// volume that is not there ends an upgrade without a word.
+// A hook that runs before an installation finds none of its objects. A Job that waits for a missing volume ends an
+// upgrade without a message.
 func TestTheNewConfigIsCheckedBeforeAnythingElseHappens(t *testing.T) {
 	t.Parallel()
 	for name, v := range scenarios(t) {
@@ -79,7 +79,7 @@ func weight(t *testing.T, annotations map[string]string) int {
 	return weight
 }
 
-// The Job's own command line, run by the program: what it refuses ends the Job at once.
+// The program runs the Job's own command line. A config that it refuses ends the Job at once.
 func TestAnUpgradeFailsForAConfigThatTheDaemonRefuses(t *testing.T) {
 	t.Parallel()
 	for values, said := range map[string]string{
@@ -121,7 +121,7 @@ func TestHelmTestAsksTheDoctor(t *testing.T) {
 		if config := v.merged()["existingConfigMap"]; config != nil {
 			continue
 		}
-		// 4: it knows what it is to do, and finds no database.
+		// The exit code 4 means that the command line is right and that there is no database.
 		output, err := inPod(t, pod.Spec, configOf(t, v)).CombinedOutput()
 		var failed *exec.ExitError
 		if !errors.As(err, &failed) || failed.ExitCode() != 4 || slices.Contains(asked.Args, "--offline") != (name == "sidecars") {

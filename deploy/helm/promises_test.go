@@ -22,7 +22,7 @@ import (
 
 const component = "app.kubernetes.io/component"
 
-// pods are the templates of all that runs, by their component.
+// pods returns the templates of all pods, by their component.
 func pods(t *testing.T, v values) map[string]core.PodTemplateSpec {
 	t.Helper()
 	all := map[string]core.PodTemplateSpec{}
@@ -38,7 +38,7 @@ func pods(t *testing.T, v values) map[string]core.PodTemplateSpec {
 	return all
 }
 
-// daemons is the Deployment of those that drain.
+// daemons returns the Deployment of the daemons.
 func daemons(t *testing.T, v values) *apps.Deployment {
 	t.Helper()
 	for _, deployment := range findAll[apps.Deployment](t, v) {
@@ -243,7 +243,7 @@ func TestMigrationsRunBeforeWhateverNeedsThem(t *testing.T) {
 		t.Error("mode none migrates")
 	}
 
-	// 4: it knows its login, and finds no database.
+	// The exit code 4 means that it has its login and that there is no database.
 	output, err := inPod(t, job.Spec.Template.Spec, nil).CombinedOutput()
 	var failed *exec.ExitError
 	if !errors.As(err, &failed) || failed.ExitCode() != 4 || !strings.Contains(string(output), "127.0.0.1:1") {
@@ -251,7 +251,7 @@ func TestMigrationsRunBeforeWhateverNeedsThem(t *testing.T) {
 	}
 }
 
-// policyOf is the one policy that selects these pods.
+// policyOf returns the one policy that selects these pods.
 func policyOf(t *testing.T, v values, component string) *networking.NetworkPolicy {
 	t.Helper()
 	var all []*networking.NetworkPolicy
@@ -275,7 +275,7 @@ func egressPorts(network *networking.NetworkPolicy) (ports []string) {
 	return ports
 }
 
-// A migration that no policy lets out would hang where everything is denied.
+// Where all traffic is denied, a migration without a policy of its own would hang.
 func TestTheMigrationMayReachPostgresAndNothingElse(t *testing.T) {
 	t.Parallel()
 	v := scenario(t, "everything")
@@ -288,7 +288,7 @@ func TestTheMigrationMayReachPostgresAndNothingElse(t *testing.T) {
 	}
 }
 
-// The check reads all secrets of the daemon, and asks nothing of the network.
+// The check reads all secrets of the daemon, and needs no network.
 func TestTheCheckOfTheConfigReachesNothing(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"everything", "console"} {
@@ -303,7 +303,7 @@ func TestTheCheckOfTheConfigReachesNothing(t *testing.T) {
 	}
 }
 
-// hook is the Job of this component.
+// hook returns the Job of this component.
 func hook(t *testing.T, v values, of string) *batch.Job {
 	t.Helper()
 	for _, job := range findAll[batch.Job](t, v) {
@@ -328,7 +328,8 @@ func TestTheDaemonMayReachPostgresDNSAndProviders(t *testing.T) {
 	}
 }
 
-// Names of providers and of Postgres cannot be matched, so a default could only cut them off.
+// A policy cannot match the names of providers and of Postgres, so a default for the way out could only cut them
+// off.
 func TestOnlyTheWayInIsClosedByDefault(t *testing.T) {
 	t.Parallel()
 	for _, component := range []string{"daemon", "migration", "console", "doctor"} {
@@ -368,8 +369,8 @@ func TestScalingNeverEndsAtNothing(t *testing.T) {
 	}
 }
 
-// evaluate asks a query of two pods of the release, ours with an "a" or "b" at the end: it counts the due rows of the
-// healthy provider alone.
+// evaluate checks the result of a query for two pods of the release. Their names are ours with an "a" or "b" at the
+// end. The query must count only the due rows of the healthy provider.
 func evaluate(t *testing.T, query, ours string) {
 	t.Helper()
 	promtool, err := exec.LookPath("promtool")
@@ -380,7 +381,7 @@ func evaluate(t *testing.T, query, ours string) {
 		is := func(metric, labels string, value int) {
 			text += fmt.Sprintf("      - {series: '%s{namespace=\"agents\", provider=%q, %s}', values: '%d'}\n", metric, provider, labels, value)
 		}
-		is("drainer_outbox_due_rows", fmt.Sprintf(`pod="%sa"`, pods), due) // one pod counts
+		is("drainer_outbox_due_rows", fmt.Sprintf(`pod="%sa"`, pods), due) // only one pod counts rows
 		for _, pod := range []string{pods + "a", pods + "b"} {
 			is("drainer_provider_paused", fmt.Sprintf("pod=%q", pod), paused)
 			for _, s := range []string{"closed", "open", "half_open"} {

@@ -1,5 +1,5 @@
-// Package helm_test renders the chart and holds what comes out against what
-// Kubernetes reads, field by field, and against what the chart promises.
+// Package helm_test renders the chart. It compares the manifests with the types of Kubernetes, field by field, and
+// with the promises of the chart.
 package helm_test
 
 import (
@@ -28,7 +28,7 @@ const (
 // values are layers, of which the last one wins.
 type values []map[string]any
 
-// scenarios are the values that the chart comes with for this purpose.
+// scenarios returns the values that the chart has for its tests.
 func scenarios(t *testing.T) map[string]values {
 	t.Helper()
 	files, err := filepath.Glob(folder + "/ci/*-values.yaml")
@@ -65,7 +65,7 @@ func parseValues(t *testing.T, text string) map[string]any {
 	return parsed
 }
 
-// with puts values over others, as a second --values does.
+// with adds values over the others, as a second --values does.
 func (v values) with(t *testing.T, text string) values {
 	t.Helper()
 	return append(slices.Clone(v), parseValues(t, text))
@@ -79,8 +79,7 @@ func (v values) merged() map[string]any {
 	return merged
 }
 
-// loadChart loads the chart with rules and a dashboard in it, whether those of
-// the project were copied yet or not.
+// loadChart loads the chart with rules and a dashboard in it, whether or not those of the project were copied.
 func loadChart(t *testing.T) *chart.Chart {
 	t.Helper()
 	loaded, err := loader.Load(folder)
@@ -104,7 +103,7 @@ func render(t *testing.T, chart *chart.Chart, v values) (map[string]string, erro
 	return engine.Render(chart, prepared)
 }
 
-// manifests are everything that would be handed to Kubernetes.
+// manifests returns all manifests that Helm would pass to Kubernetes.
 func manifests(t *testing.T, v values) []string {
 	t.Helper()
 	rendered, err := render(t, loadChart(t), v)
@@ -123,7 +122,7 @@ func manifests(t *testing.T, v values) []string {
 	return all
 }
 
-// refusal is why values are not rendered.
+// refusal returns the reason why values are not rendered, or an empty text.
 func refusal(t *testing.T, v values) string {
 	t.Helper()
 	_, err := render(t, loadChart(t), v)
@@ -133,7 +132,7 @@ func refusal(t *testing.T, v values) string {
 	return err.Error()
 }
 
-// described is enough of a manifest to find it.
+// described has the fields that identify a manifest.
 type described struct {
 	Kind     string `json:"kind"`
 	Metadata struct {

@@ -15,7 +15,7 @@ func TestNoManifestIsASecretOrHoldsOne(t *testing.T) {
 		for kind, pod := range pods(t, v) {
 			for _, container := range containers(pod.Spec) {
 				for _, variable := range container.Env {
-					if variable.Name == "DATABASE_URL" { // a file, which another test follows to the Secret
+					if variable.Name == "DATABASE_URL" { // it names a file, which another test follows to the Secret
 						continue
 					}
 					if variable.Name == "DRAINER_LISTEN" || variable.Name == "GOMAXPROCS" { // an address, and the scenario's extraEnv
@@ -80,7 +80,7 @@ func TestEachDatabaseURLIsAFileOfASecret(t *testing.T) {
 	}
 }
 
-// The program itself reads the file: without it the URL is refused before any connect.
+// The program itself reads the file. Without it the program refuses the URL before it connects.
 func TestEachPodThatConnectsHasTheAuthoritysFile(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{"secrets": "outbox-ca/ca.crt", "sidecars": "outbox-ca/root.pem", "console": "database-ca/bundle.pem"} {
@@ -91,7 +91,7 @@ func TestEachPodThatConnectsHasTheAuthoritysFile(t *testing.T) {
 				if !slices.ContainsFunc(container.Env, func(variable core.EnvVar) bool { return variable.Name == "DATABASE_URL" }) {
 					continue
 				}
-				if kind != "validation" && container.Name != "drainer" { // whose files the doctor has, and which waits for the database
+				if kind != "validation" && container.Name != "drainer" { // the doctor has the same files as the daemon, which would wait for the database
 					alone := pod.Spec
 					alone.Containers = []core.Container{container}
 					if output, err := inPod(t, alone, configOf(t, v)).CombinedOutput(); err == nil || !strings.Contains(string(output), "127.0.0.1:1") {

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// scaledObject and triggerAuthentication are the part of KEDA's types that the
-// chart uses: its module needs a controller's whole framework.
+// scaledObject and triggerAuthentication are the part of KEDA's types that the chart uses. KEDA's module needs a
+// controller's whole framework.
 type scaledObject struct {
 	meta.TypeMeta   `json:",inline"`
 	meta.ObjectMeta `json:"metadata"`
@@ -68,8 +68,8 @@ func newDecoder() (runtime.Decoder, error) {
 	return serializer.NewCodecFactory(known, serializer.EnableStrict).UniversalDeserializer(), nil
 }
 
-// decode reads a manifest as Kubernetes would if it forgave nothing: an unknown
-// field, a repeated one or a value of another type is an error.
+// decode reads a manifest as a strict Kubernetes would: an unknown field, a repeated one or a value of another type
+// is an error.
 func decode(manifest string) (any, error) {
 	var kind meta.TypeMeta
 	if err := yaml.Unmarshal([]byte(manifest), &kind); err != nil {
@@ -129,7 +129,7 @@ func TestEveryManifestIsWhatKubernetesReads(t *testing.T) {
 	}
 }
 
-// The test above could not fail if this one could.
+// The test above finds mistakes only if this test passes.
 func TestAMisspeltFieldIsFoundWhereverItIs(t *testing.T) {
 	t.Parallel()
 	for kind, misspelling := range map[string][2]string{

@@ -62,7 +62,7 @@ func TestWhatCannotWorkIsNotRendered(t *testing.T) {
 		"database: {ca: {secret: a}}\nautoscaling: {enabled: true, trigger: postgresql}":    "autoscaling.postgresql.secret is missing",
 		"database: {ca: {configMap: a}}\nautoscaling: {enabled: true, trigger: postgresql}": "autoscaling.postgresql.secret is missing",
 
-		// The schema's own.
+		// The schema itself refuses these.
 		"autoscaling: {minReplicas: 0}":                                  "minimum",
 		"replicas: 0":                                                    "minimum",
 		"replicaCount: 3":                                                "replicaCount",
@@ -103,8 +103,8 @@ func TestDashboardsAndRulesThatAreNotThereAreNotPromised(t *testing.T) {
 	}
 }
 
-// A key of values.yaml that the schema lacks is refused by it; this is the
-// other direction, and that each is explained where people look.
+// The schema refuses a key of values.yaml that it lacks. This test checks the other direction, and that values.yaml
+// explains each value.
 func TestEveryValueIsInTheValuesFileAndExplained(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(folder + "/values.schema.json")
@@ -174,7 +174,7 @@ func TestTheChartsRulesAndDashboardsAreTheProjects(t *testing.T) {
 	}
 }
 
-// filesIn are those that are meant: beside rules lie their tests, for one.
+// filesIn returns only the files whose content is meant. The tests of the rules, for one, are beside the rules.
 func filesIn(t *testing.T, pattern string, meant *regexp.Regexp) map[string][]byte {
 	t.Helper()
 	paths, err := filepath.Glob(pattern)
@@ -285,7 +285,7 @@ func TestTheValuesInTheDocumentationAreRendered(t *testing.T) {
 func TestHelmFindsNothingToComplainAbout(t *testing.T) {
 	t.Parallel()
 	all := scenarios(t)
-	delete(all, "everything") // needs rules and dashboards, which are copied into the chart later
+	delete(all, "everything") // it needs rules and dashboards, which are copied into the chart later
 	for name, v := range all {
 		for _, message := range lint.All(folder, v.merged(), namespace, true).Messages {
 			if message.Severity > support.InfoSev {
