@@ -62,8 +62,8 @@ process.exit(0);
 	})
 }
 
-// benchmarkAwait asks how long after the commit of what settles a program tells it: of a thousand, ten every ten
-// milliseconds.
+// benchmarkAwait measures the time from the commit that settles an intent to the moment at which a program reports
+// it. Of a thousand intents, ten settle every ten milliseconds.
 func benchmarkAwait(b *testing.B, program func(url string) *exec.Cmd) {
 	server, err := throwaway.Start(b.Context(), throwaway.WithSettings(map[string]string{"fsync": "on", "synchronous_commit": "on"}))
 	if err != nil {
@@ -103,7 +103,7 @@ func benchmarkAwait(b *testing.B, program func(url string) *exec.Cmd) {
 		drainertest.Eventually(b, "it waits", func() bool {
 			return drainertest.Value[bool](b, db, `SELECT EXISTS (SELECT FROM outbox.waiter WHERE until > clock_timestamp())`)
 		})
-		for intent := 1001; intent <= 1003; intent++ { // until these are told, it listens
+		for intent := 1001; intent <= 1003; intent++ { // it listens when these are reported
 			settle(intent, intent)
 			<-told
 		}

@@ -1,6 +1,6 @@
-// Package clients_test runs the tests of the packages for agents' authors, each with
-// its own language's tools, against a real Postgres and a daemon. What all languages
-// must agree on is in vectors.json, and is compared here with the server.
+// Package clients_test runs the tests of the packages for agents' authors, each with its own language's tools,
+// against a real Postgres and a daemon. vectors.json has the results on which all languages must agree. The tests
+// here compare it with the server.
 package clients_test
 
 import (
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { drainertest.Main(m) }
 // strict makes a missing language, compiler or driver a failure. The tests in Python read it, too.
 var strict = os.Getenv("CLIENTS_STRICT") != ""
 
-// live takes what tests with the libraries themselves, as `make clients-live` does.
+// live returns some for `make clients-live`, which runs only the tests with the libraries themselves.
 func live(all, some string) string {
 	if os.Getenv("CLIENTS_LIVE") != "" {
 		return some
@@ -69,7 +69,7 @@ func read(t *testing.T, path string, into any) {
 	}
 }
 
-// The server's own tests hash what dispatch/testdata has; here nothing of it is missing.
+// The server's own tests check the keys in dispatch/testdata. vectors.json must have all of them.
 func TestTheVectorsHaveEveryKeyOfTheServersTests(t *testing.T) {
 	t.Parallel()
 	var v vectors
@@ -150,8 +150,8 @@ func payload(t *testing.T, value any) any {
 	return string(encoded)
 }
 
-// config has a provider that acts, one that refuses for good, and one whose answer gets
-// lost. No daemon serves parked: an intent for it waits.
+// config has a provider that acts, one that refuses for good, and one whose answer is lost. No daemon serves
+// parked, so an intent for it waits.
 const config = `version: 1
 server: {listen: "127.0.0.1:0"}
 providers:
@@ -182,8 +182,8 @@ providers:
         compensation: none
 `
 
-// prepare gives the agents a table for their state. The trigger refuses as later
-// versions of the server do: each code that has no cause here.
+// prepare creates a table for the agents' state. A trigger raises the error codes for which these tests have no
+// other cause.
 const prepare = `
 CREATE TABLE public.agent_state (run text NOT NULL);
 CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -193,11 +193,11 @@ END $$;
 CREATE TRIGGER a_refusal BEFORE INSERT ON outbox.intent FOR EACH ROW
   WHEN (starts_with(NEW.tool_name, 'refused/')) EXECUTE FUNCTION public.refuse();`
 
-// place is a database with a daemon, and the ways to it that a language's tests are given.
+// place is a database with a daemon, and the URLs that a language's tests get.
 type place struct {
 	admin, agent string
 	tenant       string // another agent's, of a tenant that may have one intent due
-	pooler       string // the agent's way through one, of one session; empty where there is no pgbouncer
+	pooler       string // the agent's URL through a pooler with one session; empty if there is no pgbouncer
 	db           *pgxpool.Pool
 	drainer      *program.Program
 }
@@ -233,7 +233,7 @@ func newPlace(t *testing.T) place {
 	return p
 }
 
-// run is a language's own test command. It lists every test and why some were skipped.
+// run runs a language's own test command, which lists every test and why some were skipped.
 func (p place) run(t *testing.T, folder, program string, args ...string) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), program, args...)
@@ -256,7 +256,7 @@ func skip(t testing.TB, reason string) {
 	t.Skip(reason)
 }
 
-// python is Debian's, because the drivers are Debian's packages; PYTHON names another one.
+// python returns Debian's Python, because the drivers are Debian's packages. PYTHON names another one.
 func python(t testing.TB) string {
 	t.Helper()
 	for _, candidate := range []string{os.Getenv("PYTHON"), "/usr/bin/python3"} {
@@ -274,7 +274,7 @@ func TestThePythonPackage(t *testing.T) {
 	newPlace(t).run(t, "python", interpreter, "-m", "unittest", "discover", "-s", "tests", "-v", "-p", live("test_*.py", "live_*.py"))
 }
 
-// The README's program, with a tool that is configured here.
+// The test runs the README's program, with a tool that is configured here.
 func TestThePythonReadmesProgramActsOnce(t *testing.T) {
 	t.Parallel()
 	interpreter := python(t)
@@ -296,7 +296,7 @@ func (p place) tickets(t *testing.T) {
 	drainertest.Exec(t, p.db, `GRANT SELECT, UPDATE ON public.ticket TO outbox_agent`)
 }
 
-// checkTicketProgram runs a README's program, which says what became of three calls.
+// checkTicketProgram runs a README's program, which prints the results of three calls.
 func checkTicketProgram(t *testing.T, command *exec.Cmd) {
 	t.Helper()
 	output, err := command.CombinedOutput()
@@ -310,7 +310,7 @@ func checkTicketProgram(t *testing.T, command *exec.Cmd) {
 	}
 }
 
-// A wait outlives a restart of Postgres: its connection is lost, and made again.
+// A wait survives a restart of Postgres: its connection is lost, and made again.
 func TestAPythonWaitOutlivesARestartOfPostgres(t *testing.T) {
 	t.Parallel()
 	interpreter := python(t)
@@ -327,7 +327,7 @@ for state in sys.stdin:
 	})
 }
 
-// The pool has a client at rest, and no listener for errors of its own, as in the README's program.
+// The pool has an idle client, and no listener for errors of its own, as in the README's program.
 func TestATypeScriptWaitOutlivesARestartOfPostgres(t *testing.T) {
 	t.Parallel()
 	node, folder, _ := typescriptProject(t)
@@ -353,7 +353,7 @@ await pool.end();
 	})
 }
 
-// outlivesARestart talks to a program that is told the state that it should find, and prints what it finds.
+// outlivesARestart tells a program the state that it should find. The program prints the state that it finds.
 func outlivesARestart(t *testing.T, program func(url string) *exec.Cmd) {
 	t.Helper()
 	server, err := throwaway.Start(t.Context(), throwaway.WithoutDurability())
@@ -386,7 +386,7 @@ func outlivesARestart(t *testing.T, program func(url string) *exec.Cmd) {
 		}
 		return scanner.Text()
 	}
-	for range 2 { // the first look may come before the thread is there
+	for range 2 { // the first look may come before the listening thread has begun
 		if got := told("pending"); got != "pending" {
 			t.Fatalf("before the restart it is %s", got)
 		}
@@ -416,7 +416,7 @@ func execute(t *testing.T, url, statement string) {
 	}
 }
 
-// typescriptProject is a project that has installed the packed package, without a network.
+// typescriptProject returns a project that has installed the packed package, without a network.
 func typescriptProject(t testing.TB) (node, folder, compiler string) {
 	t.Helper()
 	node, err := exec.LookPath("node")
@@ -503,8 +503,8 @@ export const results: Results = overPg({}, "run").results;
 	}
 }
 
-// The README's program, with a tool that is configured here. An ES module finds no
-// package by NODE_PATH, so that node-postgres is required.
+// The test runs the README's program, with a tool that is configured here. An ES module finds no package by
+// NODE_PATH, so node-postgres is loaded with require.
 func TestTheTypeScriptReadmesProgramActsOnce(t *testing.T) {
 	t.Parallel()
 	node, folder, _ := typescriptProject(t)
@@ -513,7 +513,7 @@ func TestTheTypeScriptReadmesProgramActsOnce(t *testing.T) {
 	p.tickets(t)
 	program := strings.NewReplacer("stripe/create_charge", "ok/act", `import pg from "pg";`,
 		`import { createRequire } from "node:module"; const pg = createRequire(import.meta.url)("pg");`,
-		"connectionString:", "max: 1, connectionString:", // a program that waits with its client in hand would wait for itself
+		"connectionString:", "max: 1, connectionString:", // a program that holds its client while it waits would wait for itself
 	).Replace(docblock.First(t, "clients/typescript/README.md", "ts"))
 	if err := os.WriteFile(filepath.Join(folder, "agent.mjs"), []byte(program), 0o600); err != nil {
 		t.Fatal(err)

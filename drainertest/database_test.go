@@ -62,7 +62,7 @@ func TestTheInvariantIsSeenToBreak(t *testing.T) {
 	}
 }
 
-// recorder is a test that may fail.
+// recorder is a test whose failure is only recorded.
 type recorder struct {
 	testing.TB
 	failed bool

@@ -59,7 +59,7 @@ func readVectors(t *testing.T) (v vectors) {
 	return v
 }
 
-// plain is a value as Go has it: JSON alone cannot tell 1 from 1.0.
+// plain returns a value as Go has it. JSON alone cannot tell 1 from 1.0.
 func plain(t *testing.T, value any) any {
 	t.Helper()
 	switch value := value.(type) {
@@ -118,7 +118,7 @@ func TestCausesThatTheProgramHasToMendAreNamed(t *testing.T) {
 	}
 }
 
-// A pool that the program has closed ends all waits: nothing opens it again.
+// A pool that the program has closed ends all waits, because it cannot be opened again.
 func TestAWaitOverAClosedPoolEnds(t *testing.T) {
 	t.Parallel()
 	if !passes(&pgconn.PgError{Message: "an error of a proxy, without a code"}) {
@@ -136,7 +136,7 @@ func TestAWaitOverAClosedPoolEnds(t *testing.T) {
 	}
 }
 
-// silent answers from the second question on.
+// silent answers from the second query on.
 type silent struct{ asked []time.Time }
 
 func (s *silent) Query(ctx context.Context, _ string, _ ...any) (pgx.Rows, error) {
@@ -158,7 +158,7 @@ func TestALookThatGotStuckIsFollowedByTheNextSoon(t *testing.T) {
 		if between := database.asked[1].Sub(database.asked[0]); between > 11*time.Second {
 			t.Errorf("the second question came %s after the first", between)
 		}
-		time.Sleep(2 * idle) // on the bubble's clock: it ends what waits
+		time.Sleep(2 * idle) // on the test's clock: it ends the waits
 	})
 }
 
@@ -243,7 +243,7 @@ func TestPayloadsAreWrittenAsTheVectorsSay(t *testing.T) {
 			t.Errorf("%v: %s, %v", value, got, err)
 		}
 	}
-	for _, value := range []string{"\ufffd", `\ufffd`, `\\u0000`} { // texts, though they look like what is refused
+	for _, value := range []string{"\ufffd", `\ufffd`, `\\u0000`} { // these are texts, though they look like refused ones
 		if got, err := encode("payload", value); err != nil {
 			t.Errorf("%q: %s, %v", value, got, err)
 		}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What a reader would do with this example.
+// The test does what a reader would do with this example.
 func TestTheProgramKnowsItsOwnAdapter(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "drainer")

@@ -49,7 +49,7 @@ type note struct{}
 
 func (note) Kind() string { return "note" }
 
-// act has the agent write its state, enqueue, and commit, unless then has an error.
+// act writes the agent's state, enqueues, and commits, unless then returns an error.
 type act func(intent producer.Intent, then func() error) (producer.Recorded, error)
 
 const state = `INSERT INTO public.agent_state VALUES ('x')`
@@ -188,7 +188,7 @@ func TestEveryTransactionCommitsTheIntentOnceWithTheState(t *testing.T) {
 				"OB003": producer.ErrInvalid, "OB004": producer.ErrUnknownTool,
 				"OB005": producer.ErrOtherTenant, "OB006": producer.ErrLimitReached,
 			} {
-				intent.Tool = "refused/" + code // by a trigger of this database
+				intent.Tool = "refused/" + code // a trigger of this database refuses it
 				if _, err := act(intent, commit); !errors.Is(err, want) || !errors.As(err, &refused) || refused.Hint != "come back" {
 					t.Errorf("%s: %v", code, err)
 				}
@@ -253,7 +253,8 @@ func TestATransactionWhoseAnswerToCommitWasLostCanBeRunAgain(t *testing.T) {
 	}
 }
 
-// losingCommits is the way through a proxy for one connection, which it cuts in place of the answer to COMMIT.
+// losingCommits returns the URL of a proxy for one connection. The proxy cuts the connection in place of the answer
+// to COMMIT.
 func losingCommits(t *testing.T, to *pgx.ConnConfig) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -287,7 +288,7 @@ func losingCommits(t *testing.T, to *pgx.ConnConfig) string {
 	return way.String()
 }
 
-// pass copies as long as each piece may pass.
+// pass copies until may returns false for a piece.
 func pass(to io.Writer, from io.Reader, may func([]byte) bool) {
 	piece := make([]byte, 65536)
 	for {
@@ -301,7 +302,7 @@ func pass(to io.Writer, from io.Reader, may func([]byte) bool) {
 	}
 }
 
-// The others are raised by a trigger of this database, in every transaction.
+// These are the server's own refusals. In the test of every kind of transaction a trigger raises them.
 func TestTheServersOwnRefusalsHaveTheirErrors(t *testing.T) {
 	t.Parallel()
 	db := prepared(t)
@@ -331,7 +332,7 @@ func TestTheServersOwnRefusalsHaveTheirErrors(t *testing.T) {
 	}
 }
 
-// With PrepareStmt GORM's statement fails as it is prepared.
+// With PrepareStmt GORM's statement fails when it is prepared.
 func TestATransactionThatGORMAbortedIsNamed(t *testing.T) {
 	t.Parallel()
 	standard := stdlib.OpenDBFromPool(prepared(t))
@@ -441,7 +442,7 @@ func TestAWaitEndsWithWhatTheIntentCameTo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	brief, end := context.WithTimeout(t.Context(), 2*time.Second) // it reads at least once before
+	brief, end := context.WithTimeout(t.Context(), 2*time.Second) // it reads the status at least once before that
 	defer end()
 	result, err := results.Wait(brief, recorded.ID)
 	if !errors.Is(err, producer.ErrPending) || errors.Is(err, producer.ErrFailed) || result.Status != "pending" {
@@ -518,8 +519,8 @@ func TestAWaitListensOverAConnectionThatIsSetUpAsThePools(t *testing.T) {
 	}
 }
 
-// Both connections are lost, and notifications with them. A wait learns of what settled while no one listened, and
-// notifications come again.
+// A restart ends both connections, and their notifications are lost. A wait still learns of intents that settled
+// meanwhile, and later notifications arrive again.
 func TestWaitsOutliveARestartOfPostgres(t *testing.T) {
 	t.Parallel()
 	server, err := throwaway.Start(t.Context())
@@ -595,19 +596,19 @@ func TestWaitsEndBehindAPoolerAndDoNotListen(t *testing.T) {
 	}
 }
 
-// waits are a thousand that have begun, over a pool of one connection, and that listen.
+// waits are a thousand waits over a pool of one connection.
 type waits struct {
 	t    testing.TB
 	db   *pgxpool.Pool
 	name string // of the application that waits
 	ids  []int64
 	done sync.WaitGroup
-	woke sync.Map // an id to when its wait ended
+	woke sync.Map // the time at which the wait for an id ended
 
-	statements sync.Map // each that the waits have sent
+	statements sync.Map // each statement that the waits have sent
 }
 
-// TraceQueryStart makes waits a tracer of their connections.
+// TraceQueryStart makes waits a tracer of its connections.
 func (w *waits) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	w.statements.Store(data.SQL, true)
 	return ctx
@@ -631,7 +632,7 @@ func newWaits(t testing.TB, url string) *waits {
 	return w
 }
 
-// beginWaits begins them over another way to the database.
+// beginWaits begins the waits over the URL over, which may be another way to the database.
 func beginWaits(t testing.TB, url, over string) *waits {
 	t.Helper()
 	w := &waits{t: t, db: drainertest.Connect(t, url), name: "waits_" + strings.ToLower(rand.Text())}
@@ -664,7 +665,7 @@ func beginWaits(t testing.TB, url, over string) *waits {
 	return w
 }
 
-// listening holds once what settles notifies the waits.
+// listening reports whether the waits are notified of settled intents.
 func (w *waits) listening() bool {
 	return drainertest.Value[bool](w.t, w.db, `SELECT EXISTS (SELECT FROM outbox.waiter WHERE until > clock_timestamp())
 		AND EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND query LIKE 'SELECT FROM outbox.await%' AND state = 'idle')`, w.name)
@@ -674,7 +675,8 @@ func (w *waits) connections() int {
 	return drainertest.Value[int](w.t, w.db, `SELECT count(*)::int FROM pg_stat_activity WHERE application_name = $1`, w.name)
 }
 
-// BenchmarkAwait asks how long after the commit of what settles a wait ends: of a thousand, ten every ten milliseconds.
+// BenchmarkAwait measures the time from the commit that settles an intent to the end of its wait. Of a thousand
+// intents, ten settle every ten milliseconds.
 func BenchmarkAwait(b *testing.B) {
 	server, err := throwaway.Start(b.Context(), throwaway.WithSettings(map[string]string{"fsync": "on", "synchronous_commit": "on"}))
 	if err != nil {
@@ -718,8 +720,8 @@ func settle(t testing.TB, db *pgxpool.Pool, status string, ids ...int64) {
 		SELECT id, 1, 'saga', 'test', $1, 'ref-1', '{"n": 1}', now() FROM unnest($2::bigint[]) id`, status, ids)
 }
 
-// prepared has a table for the agent's state. The trigger refuses as later
-// versions of the server do: each code that has no cause here.
+// prepared returns a database with a table for the agent's state. A trigger raises the error codes for which these
+// tests have no other cause.
 func prepared(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	db := drainertest.Connect(t, drainertest.Database(t))

@@ -50,7 +50,7 @@ func startFolder(t *testing.T) dispatchtest.Counterpart {
 	}
 }
 
-// filesIn shows what was left: the key is the name, up to the suffix.
+// filesIn returns the files in the folder as messages. The key is the name without the suffix.
 func filesIn(t *testing.T, folder string) (messages []dispatchtest.Message) {
 	entries, err := filepath.Glob(filepath.Join(folder, "*.json"))
 	if err != nil {
