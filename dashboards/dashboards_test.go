@@ -68,7 +68,7 @@ type writtenPanel struct {
 	}
 }
 
-// eachDashboard reads the files themselves: they are what people import.
+// eachDashboard reads the files themselves, because people import them.
 func eachDashboard(t *testing.T, visit func(file string, dashboard written)) {
 	t.Helper()
 	for file := range dashboards.All() {
@@ -133,7 +133,7 @@ func TestEveryPanelSaysWhatItShowsAndWhatToDo(t *testing.T) {
 	})
 }
 
-// A person who has found the panel is one click away from what to do.
+// A person who has found a panel needs a link to the instructions.
 func TestPanelsLeadToTheRunbooksAndThePagesThatTheyName(t *testing.T) {
 	t.Parallel()
 	docs := read(t, "../docs/console.md")
@@ -252,7 +252,7 @@ type alert struct {
 	}
 }
 
-// rules are the alerts, and what is recorded for them.
+// rules returns the alerts, and the recording rules that they use.
 func rules(t *testing.T) (all []alert) {
 	t.Helper()
 	var file struct {
@@ -333,7 +333,7 @@ func TestEveryAlertAsksForWhatThereIs(t *testing.T) {
 	}
 }
 
-// A person who is woken for what can wait does not wake the next time.
+// An engineer who is woken for matters that can wait ignores the next alert.
 func TestFewAlertsWakeAnEngineer(t *testing.T) {
 	t.Parallel()
 	waking := 0
@@ -402,7 +402,7 @@ func TestTheInhibitionRulesKeepTheCauseOfAnIncident(t *testing.T) {
 	}
 }
 
-// matched are the alerts that a matcher of names fits. A name in it that no alert has is a mistake.
+// matched returns the alerts that a matcher of names fits. A name in the matcher that no alert has is a mistake.
 func matched(t *testing.T, matchers []string, alerts map[string]string) (names []string) {
 	t.Helper()
 	match := regexp.MustCompile(`^alertname=~?"(.+)"$`).FindStringSubmatch(strings.Join(matchers, " "))
@@ -481,11 +481,11 @@ func TestTheRulesDoWhatTheirTestsSay(t *testing.T) {
 	}
 }
 
-// metrics are the labels of what the program registers, by name.
+// metrics has the labels of the registered metrics, by name.
 type metrics map[string][]string
 
-// registered reads the documentation, which a test of the program keeps to what
-// it registers, and asks for the runtime's metrics.
+// registered reads the metrics of the program from the documentation, which another test compares with the program.
+// It gathers the runtime's metrics itself.
 func registered(t *testing.T) metrics {
 	t.Helper()
 	found := metrics{"up": nil, "ALERTS": {"alertname", "alertstate"}}
@@ -516,7 +516,7 @@ var (
 	fromScrape = []string{"namespace", "job", "instance", "le"}
 )
 
-// check refuses a query that asks for a metric, or a label of one, that is not there.
+// check refuses a query with a metric that is not registered, or with a label that the metric does not have.
 func (m metrics) check(t *testing.T, where, query string) {
 	t.Helper()
 	query = quoted.ReplaceAllString(query, `""`)

@@ -21,15 +21,16 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
-// alertmanager is a real one, with the routes and inhibition rules that people get. It notifies the test.
+// alertmanager is a real Alertmanager, with the routes and inhibition rules that are shipped. It notifies the test.
 type alertmanager struct {
 	url string
 
 	mu    sync.Mutex
-	pages map[string][][]string // by namespace, what fires in each notification of the receiver on-call
+	pages map[string][][]string // by namespace, the firing alerts in each notification of the receiver on-call
 }
 
-// shortWaits replaces the time in which alerts of a group are gathered, half a minute, and that between two notifications of it.
+// shortWaits replaces two times: half a minute in which alerts of a group are gathered, and the time between two
+// notifications of the group.
 const shortWaits = "route:\n  group_wait: 500ms\n  group_interval: 200ms\n"
 
 func (a *alertmanager) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
@@ -40,7 +41,7 @@ func (a *alertmanager) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 			Labels map[string]string
 		}
 	}
-	_ = json.NewDecoder(r.Body).Decode(&notification) // what cannot be read is a page that is missed
+	_ = json.NewDecoder(r.Body).Decode(&notification) // a page that cannot be read is missing
 	var firing []string
 	for _, alert := range notification.Alerts {
 		if alert.Status == "firing" {
@@ -53,7 +54,8 @@ func (a *alertmanager) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	a.pages[namespace] = append(a.pages[namespace], firing)
 }
 
-// paged is what is new in each notification of on-call so far, and "again" where nothing is.
+// paged returns the new alerts in each notification of on-call so far, and "again" for a notification without new
+// ones.
 func (a *alertmanager) paged(namespace string) (pages []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,7 +81,7 @@ func startAlertmanager(t *testing.T) *alertmanager {
 	if program == "" {
 		t.Skip("no Alertmanager here; install Debian's prometheus-alertmanager to see who is woken")
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // it cannot say which port it was given
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // Alertmanager cannot report a port that it chose
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,8 +146,8 @@ type postedAlert struct {
 	EndsAt string            `json:"endsAt,omitempty"`
 }
 
-// heard is what each receiver hears of one installation, as sorted names of alerts. What is
-// silent is that of no receiver.
+// heard returns the sorted names of the alerts of one installation, by receiver. Suppressed alerts are under the
+// empty name.
 func (a *alertmanager) heard(t *testing.T, namespace string) map[string][]string {
 	t.Helper()
 	var listed []struct {
@@ -173,16 +175,16 @@ func (a *alertmanager) heard(t *testing.T, namespace string) map[string][]string
 
 // A story is an incident, from its first minute to its last alert.
 type story struct {
-	minutes []int // of each of its phases; peace is before and after them
-	// series has a gauge's value in each phase, "_" where there is none, or a counter's increase a minute.
+	minutes []int // the length of each phase; before and after them there is no incident
+	// series has a gauge's value in each phase, "_" for no value, or a counter's increase a minute.
 	series map[string]string
-	// heard says who hears of it and when. From that minute on these alerts fire, those in
-	// parentheses in silence. Of the others the critical ones wake an engineer.
+	// Each line of heard has a minute and the alerts that fire from then on. Those in parentheses are suppressed.
+	// Of the others the critical ones wake an engineer.
 	heard []string
-	wakes string // the one alert that does so at a provider, or none
+	wakes string // the one alert that wakes an engineer, or none
 }
 
-const ended = "DrainerStoryEnded" // which is critical, and which nothing silences
+const ended = "DrainerStoryEnded" // it is critical, and no rule suppresses it
 
 const before, after = 400, 150 // minutes, counted from the begin of an incident
 
@@ -405,7 +407,7 @@ var stories = map[string]story{
 	},
 }
 
-// step is what changes in a minute of a story.
+// step has the alerts that fire from one minute of a story on.
 type step struct {
 	minute int
 	fires  []string // names, with the provider where an alert has one
@@ -430,7 +432,8 @@ func (s story) steps(t *testing.T) (steps []step) {
 	return steps
 }
 
-// ruleTest has promtool check what fires in each minute of the stories, which have a namespace each.
+// ruleTest returns a test for promtool of the alerts that fire in each minute of the stories. Each story has a
+// namespace.
 func ruleTest(t *testing.T, rules string) string {
 	t.Helper()
 	var text strings.Builder
@@ -476,7 +479,7 @@ func ruleTest(t *testing.T, rules string) string {
 	}
 	text.WriteString("    promql_expr_test:\n")
 	for minute, samples := range fires {
-		// DrainerBudgetSpent looks back further than a story goes.
+		// DrainerBudgetSpent looks back further than a story lasts.
 		fmt.Fprintf(&text, "      - {expr: 'group by (namespace, alertname, provider) (ALERTS{alertstate=\"firing\", alertname!=\"DrainerBudgetSpent\"})', eval_time: %dm, exp_samples: [%s]}\n",
 			before+minute, samples)
 	}
@@ -487,8 +490,8 @@ func namespaceOf(story string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(story, ",", ""), " ", "-")
 }
 
-// What each story's alerts say is asked of the shipped rules, and who hears of them of the
-// shipped routes: each of the alerts that wake is the one page of some story.
+// The test evaluates the stories with the shipped rules, and sends their alerts through the shipped routes. Each
+// alert that wakes an engineer is the only page of some story.
 func TestAnIncidentWakesAnEngineerOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long")
@@ -532,8 +535,8 @@ func TestAnIncidentWakesAnEngineerOnce(t *testing.T) {
 	}
 }
 
-// tell has Alertmanager hear a story step by step, and returns what wakes an engineer. It tells of one alert
-// more at the end, whose notification shows that no other one is on its way.
+// tell sends the alerts of a story to Alertmanager step by step, and returns those that wake an engineer. At the
+// end it sends one alert more, whose notification shows that no other one is on its way.
 func (a *alertmanager) tell(t *testing.T, name string, s story, severities map[string]string) (pages []string) {
 	t.Helper()
 	namespace, fired := namespaceOf(name), map[string]bool{}

@@ -16,7 +16,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
-// flawless is three intents with one effect each.
+// flawless returns the facts of three intents with one effect each.
 func flawless() facts {
 	fine := func(key string) intent {
 		return intent{Key: key, Status: "completed", Answered: true, Places: 1, HasState: true}
@@ -80,7 +80,7 @@ func TestAuditCatches(t *testing.T) {
 	}
 }
 
-// wentBack is a trip that was taken back, and one that stopped at its ferry.
+// wentBack returns the facts of a trip that was compensated, and of one whose compensation stopped at its ferry.
 func wentBack() facts {
 	f := facts{
 		wanted: 7,
@@ -111,7 +111,7 @@ func wentBack() facts {
 		f.intents[i].Places, f.intents[i].HasState = 1, f.intents[i].Undoes == 0
 	}
 	f.happened("stuck flight", "/flight/bookings", "e1")
-	f.happened("back hotel", "/hotel/bookings", "e2") // before the flight, which is the earlier step
+	f.happened("back hotel", "/hotel/bookings", "e2") // the hotel is booked before the flight, which is the earlier step
 	f.happened("back flight", "/flight/bookings", "e3")
 	f.happened("stuck ferry", "/ferry/bookings", "e4")
 	f.happened("stuck hotel", "/hotel/bookings", "e5")
@@ -126,7 +126,7 @@ func (f *facts) happened(key, path, id string) {
 	f.ledger.Effects[key]++
 }
 
-// never takes an effect out of the ledger.
+// never removes an effect from the ledger.
 func (f *facts) never(key string) {
 	f.effects = slices.DeleteFunc(f.effects, func(e dispatchtest.Entry) bool { return e.Key == key })
 	delete(f.ledger.Effects, key)
@@ -290,7 +290,7 @@ func TestATripEndsAsFarBackAsItCanBeTaken(t *testing.T) {
 	for _, c := range []struct {
 		number int
 		saga   string
-		wants  []string // of its steps
+		wants  []string // the statuses of its steps
 	}{
 		{0, "", []string{"completed", "completed", "completed", "completed", "completed"}},
 		{1, "compensated", []string{"compensated", "compensated", "compensated", "compensated", "failed"}},

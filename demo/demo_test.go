@@ -26,7 +26,7 @@ func TestNothingIsLostOrDoubledThoughADrainerIsKilled(t *testing.T) {
 	var said bytes.Buffer
 	options.Screen = demo.NewScreen(&said, false)
 
-	seen := 0 // by who looks at the database afterwards
+	seen := 0 // the number of intents that Afterwards finds
 	options.Afterwards = func(ctx context.Context, _ demo.Report, databaseURL string) error {
 		conn, err := pgx.Connect(ctx, databaseURL)
 		if err != nil {
@@ -44,7 +44,7 @@ func TestNothingIsLostOrDoubledThoughADrainerIsKilled(t *testing.T) {
 	if !report.Passed {
 		t.Errorf("the audit failed: %v", report.Violations)
 	}
-	// Of 40 trips 20 are not paid; 76 bookings of 19 and one of the last are cancelled.
+	// Of 40 trips 20 are not paid. The 76 bookings of 19 trips and one booking of the last trip are cancelled.
 	if report.Intents != 500 || report.Effects != 557 || report.Completed != 402 {
 		t.Errorf("%d intents, %d effects, %d completed, want 500, 557 and 402", report.Intents, report.Effects, report.Completed)
 	}
@@ -81,7 +81,7 @@ func TestInterruptLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// stage checks at the test's end that no file and no database is left.
+// stage returns the options of a demo. At the test's end it checks that no file and no database is left.
 func stage(t *testing.T, intents int) demo.Options {
 	t.Helper()
 	databaseURL := drainertest.EmptyDatabase(t)
@@ -110,7 +110,7 @@ func buildDrainer(t *testing.T) string {
 
 func demoDatabases(t *testing.T, databaseURL string) int {
 	t.Helper()
-	ctx := context.Background() // the test's own has ended when this runs last
+	ctx := context.Background() // the test's own context has ended when this runs last
 	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
 		t.Fatal(err)

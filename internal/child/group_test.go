@@ -13,8 +13,8 @@ import (
 	"github.com/agentoutbox/drainer/internal/child"
 )
 
-// family starts a shell that leaves a process behind which holds its stdout
-// open. A reader that reaches its end knows that both are gone.
+// family starts a shell that leaves a process behind. That process holds stdout open, so a reader that reaches the
+// end of stdout knows that both are gone.
 func family(t *testing.T, script string) (*child.Process, *bufio.Reader) {
 	t.Helper()
 	command := exec.Command("sh", "-c", "sleep 1000 & echo started; "+script)

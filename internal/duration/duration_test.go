@@ -64,8 +64,8 @@ func TestFormatIsShortAndReadBack(t *testing.T) {
 	}
 }
 
-// What the schema lets through is read, unless it is too long, and nothing else
-// but a minus before it. What is written can be read again.
+// Parse reads each text that the schema permits, unless it is too long, and otherwise only such a text after a
+// minus. It reads every text that Format writes.
 func FuzzALengthOfTimeIsReadAsTheSchemaSays(f *testing.F) {
 	for _, seed := range append(tooLong, "", "0", "0s", "-5s", "+5s", ".5s", "1.s", "1d+2h", "1h1h", "7d", "1.5d", "106751d23h47m16.854775807s", "106751d23h47m16.854775808s",
 		"9223372036854775807ns", "0.0000000000000000000001ns", "1µs", "1μs", "1us", "٣s", "1 s", "1S", "0x1s", "1e9s", "d", "00000000000000000000001d") {

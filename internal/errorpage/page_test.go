@@ -136,7 +136,7 @@ func TestEveryClassOfTheCodeIsExplained(t *testing.T) {
 	if len(given) < 40 {
 		t.Errorf("only %d classes were found", len(given))
 	}
-	ofOthers := regexp.MustCompile(`^(http|smtp|sqlstate|amqp|jetstream|function)_|_authorization_failed$|^sasl_|^late_effect$`) // made of a code, of Kafka's names, or by a statement
+	ofOthers := regexp.MustCompile(`^(http|smtp|sqlstate|amqp|jetstream|function)_|_authorization_failed$|^sasl_|^late_effect$`) // made of a code, of Kafka's names, or by an SQL statement
 	kafka := strings.Fields("corrupt_message invalid_topic_exception no_leader leader_not_available unknown_topic_or_partition not_enough_replicas throttling_quota_exceeded " +
 		"not_enough_replicas_after_append request_timed_out record_list_too_large invalid_record invalid_timestamp policy_violation insufficient_*")
 	for _, row := range slices.Concat(remedy.Attempts, remedy.Undos) {
@@ -148,8 +148,8 @@ func TestEveryClassOfTheCodeIsExplained(t *testing.T) {
 	}
 }
 
-// classes are the error classes that the sources give where it is plain that it is one, each
-// with a place; literals are all words that they have.
+// classes returns the error classes that the sources give at places that surely hold a class, each with its file.
+// literals has all words of the sources.
 func classes(t *testing.T) (given map[string]string, literals map[string]bool) {
 	t.Helper()
 	given, literals = map[string]string{}, map[string]bool{}
@@ -183,8 +183,8 @@ func classes(t *testing.T) (given map[string]string, literals map[string]bool) {
 	return given, literals
 }
 
-// classesIn are the places of a class: the field of a result, what makes one, and the results of a
-// function that is named after it.
+// classesIn returns the expressions that hold a class: the field of a result, the argument of a function that makes
+// one, and the results of a function that is named after a class.
 func classesIn(node ast.Node) (found []ast.Node) {
 	switch node := node.(type) {
 	case *ast.KeyValueExpr:

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// acts are the hits of a point, of the first ten, at which it acts.
+// acts returns those of the first ten hits of a point at which it acts, and its action.
 func acts(t *testing.T, armed string, p Point) (hits []int, does action) {
 	t.Helper()
 	armory, err := parse(armed)

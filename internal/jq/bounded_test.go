@@ -24,8 +24,9 @@ import (
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
-// bombs are short, and ask for very much memory or for very much in one go. Their input
-// is {"s": "x", "n": 400000000, "list": [1, …, 1000], "text": 100 kB, "deep": a list 5000 deep}.
+// bombs are short expressions that need very much memory, or very much time in one step. Their input is {"s": "x",
+// "n": 400000000, "list": [1, …, 1000], "text": 100 kB, "deep": a list 5000 deep, "long": the longest number,
+// "numbers" and "others": lists of 15,000 numbers}.
 var bombs = []string{
 	`.s * .n`, `.n * .s`, `"x" * 1e9`, `[range(1e9)]`, `[limit(1e9; repeat(1))] | join("x")`,
 	`reduce range(60) as $i ("x"; . + .)`, `reduce range(60) as $i ([1]; . + .)`, `reduce range(60) as $i ("x"; "\(.)\(.)")`,
@@ -61,8 +62,8 @@ var bombs = []string{
 	`def f: try ("x" * 1e8) catch f; f`, `[limit(1000000; repeat("x" * 100000))?]`, `[range(1e6)] | map(tostring) | INDEX(.)`, `reduce range(100000) as $i ({}; .["k\($i)"] = $i)`, `@json "\([range(1e7)])"`,
 }
 
-// A short expression can ask for gigabytes. The process grows by what one evaluation may
-// have, whatever it asks for, and nothing that it does takes long.
+// A short expression can demand gigabytes. The process may grow only by the limit of one evaluation, and no
+// expression may take long.
 func TestNoExpressionBuildsMoreThanItMay(t *testing.T) {
 	const most = 128 << 20
 	fault.Injected(t, 72, len(bombs))
@@ -86,14 +87,14 @@ func TestNoExpressionBuildsMoreThanItMay(t *testing.T) {
 		}
 		var grew uint64
 		var took time.Duration
-		// An evaluation is the same each time, and so is its memory. The garbage that a slow collector leaves is not.
+		// An evaluation needs the same memory each time. The garbage that a slow collector leaves is not the same.
 		for tries := 0; tries == 0 || grew > most && tries < 3; tries++ {
 			grown := watchHeap(t)
 			before := processorTime(t)
 			_, err = expression.Eval(t.Context(), input)
 			grew, took = grown(), processorTime(t)-before
 		}
-		// The last is for a machine that is slow, or looks for races.
+		// The last error is for a slow machine, or for the race detector.
 		if !errors.Is(err, ErrBuildsTooMuch) && !errors.Is(err, ErrTooManySteps) && !errors.Is(err, ErrTooLarge) && !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%.80s: got %.200v", source, err)
 		}
@@ -115,7 +116,7 @@ func processorTime(t *testing.T) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// numbers are 15,000 even or odd ones, as they were written.
+// numbers returns 15,000 odd or even numbers, as their texts.
 func numbers(from int) (list []any) {
 	for n := range 15_000 {
 		list = append(list, json.Number(strconv.Itoa(2*n+from)))
@@ -123,8 +124,7 @@ func numbers(from int) (list []any) {
 	return list
 }
 
-// watchHeap looks at the heap until the function that it gives is called, which says by
-// how much it grew at most.
+// watchHeap measures the heap until the returned function is called, which returns the largest growth.
 func watchHeap(t *testing.T) func() uint64 {
 	t.Helper()
 	runtime.GC()
@@ -153,7 +153,7 @@ func watchHeap(t *testing.T) func() uint64 {
 	}
 }
 
-// ordinary expressions give with a budget what they give without.
+// ordinary expressions have the same result with a budget as without.
 var ordinary = []string{
 	`.`, `.a`, `.a.b`, `.list[0]`, `.list[-1]`, `.list[1:3]`, `.text[1:3]`, `.list[]`, `.a[]`, `.none[]?`, `.a["b"]`, `.["a"]`, `."a"`, `.a."b"`, `."\("a")"`, `.list[.list[0]]`, `.a?.b?`, `.list[]?`,
 	`[.list[] | . * 2]`, `{a: .a.b, (.text): 1, "x\(.text)": 2, "text"}`, `{$__loc__}`, `{text, list}`, `.list | map(. + 1)`, `.list | add`, `.list | length`, `.text | length`, `.a | keys`, `.list | join(",")`,
@@ -232,7 +232,7 @@ func TestTheDefinitionsAreThoseOfTheEvaluator(t *testing.T) {
 	}
 }
 
-// Each function of the evaluator was looked at: it is measured, or gives little.
+// Each function of the evaluator was examined: it is measured, or its result is small.
 func TestEveryFunctionOfTheEvaluatorIsKnown(t *testing.T) {
 	harmless := map[string]bool{}
 	for _, name := range strings.Fields(`empty/0 not/0 path/1 env/0 input/0 modulemeta/0 builtins/0 utf8bytelength/0 has/1 toboolean/0 type/0 startswith/1 endswith/1
@@ -256,7 +256,7 @@ func TestEveryFunctionOfTheEvaluatorIsKnown(t *testing.T) {
 	}
 }
 
-// However many ask for much at the same time, the process has one that gets it.
+// At most one heavy evaluation runs in the process, however many wait.
 func TestHeavyExpressionsRunOneAtATime(t *testing.T) {
 	expression, err := Compile(`[range(9)] | map("x" * 1000000) | add | length`)
 	if err != nil {
@@ -292,7 +292,7 @@ func TestHeavyExpressionsRunOneAtATime(t *testing.T) {
 	}
 }
 
-// Payloads of agents that need the place all the time do not keep an undo from being made.
+// Payloads of agents may need the one place all the time. They must not delay the making of an undo.
 func TestExpressionsThatAreApartWaitForNoOthers(t *testing.T) {
 	expression, err := Compile(`[range(9)] | map("x" * 1000000) | add | length`)
 	if err != nil {
@@ -323,7 +323,7 @@ func TestAnExpressionHasNoNameOfTheEvaluators(t *testing.T) {
 	}
 }
 
-// Whatever is found without the evaluator, the evaluator finds too.
+// A value that is found without the evaluator is also the evaluator's result.
 func TestAPlainPathGivesWhatTheEvaluatorGives(t *testing.T) {
 	t.Parallel()
 	const input = `{"id": "ch_1", "charge": {"id": "ch_2", "7": "ch_3"}, "amount": 12345678901234567890, "none": null, "list": ["ch_4"]}`

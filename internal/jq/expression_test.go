@@ -97,8 +97,7 @@ func evaluate(ctx context.Context, t *testing.T, source string) (string, error) 
 	return string(jq.Encode(value)), nil
 }
 
-// What is said of a failure has names and types. The input is full of a text that must not
-// be repeated.
+// The reason of a failure has names and types. The input is full of a text that the reason must not repeat.
 func TestTheReasonOfAFailureRepeatsNothingOfTheInput(t *testing.T) {
 	t.Parallel()
 	const input = `{"text": "canary", "list": ["canary"], "object": {"canary": "canary"}, "number": 4711, "true": true}`
@@ -166,7 +165,7 @@ func TestTheTypesOfWhatAnExpressionReads(t *testing.T) {
 	}
 }
 
-// Only digits of a number count.
+// Only the digits of a number count, not those of a text.
 func TestANumberThatTakesLongToReadIsNone(t *testing.T) {
 	t.Parallel()
 	longest, digits := strings.Repeat("9", 1000), strings.Repeat("9", 2000)
@@ -180,8 +179,7 @@ func TestANumberThatTakesLongToReadIsNone(t *testing.T) {
 	}
 }
 
-// What an expression only moves, it does not change: no digit of a number, no
-// character of a text.
+// An expression that only moves a value changes no digit of a number and no character of a text.
 func FuzzAValueThatIsMovedStaysTheSame(f *testing.F) {
 	for _, seed := range []string{
 		`{"n": 9007199254740993, "m": 123456789012345678901234567890.10, "z": -0.0, "e": [1E400, 1e-400, 10e+0]}`,

@@ -23,8 +23,8 @@ import (
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
-// counting is a command that prints how often it ran, and that database. Its URL is a
-// user's without a password.
+// counting returns a database whose password comes from a command, and a function that counts the runs of the
+// command. The URL has a user without a password.
 func counting(t *testing.T, script string, ttl time.Duration) (database *pgpool.Database, runs func() int) {
 	t.Helper()
 	ran := filepath.Join(t.TempDir(), "ran")
@@ -159,8 +159,8 @@ func TestAPoolersRefusalIsOne(t *testing.T) {
 	}
 }
 
-// With TLS 1.3 a server may check the client's certificate after the client's handshake has ended. Its alert comes
-// then, and it closes the connection: the client's first write meets the end before a read meets the alert.
+// With TLS 1.3 a server may check the client's certificate after the client's handshake has ended. Then it sends an
+// alert and closes the connection. The client's first write may fail before a read gets the alert.
 func TestARefusedCertificateIsToldWhereTheServerHungUpFirst(t *testing.T) {
 	t.Parallel()
 	hungUp := make(chan struct{})
@@ -185,8 +185,8 @@ func TestARefusedCertificateIsToldWhereTheServerHungUpFirst(t *testing.T) {
 	}
 }
 
-// refusingClients is the URL of a server that asks each client for a certificate. It closes hungUp once it has refused
-// the first one.
+// refusingClients returns the URL of a server that demands a certificate from each client. It closes hungUp when it
+// has refused the first client.
 func refusingClients(t *testing.T, hungUp chan<- struct{}) string {
 	t.Helper()
 	certified := httptest.NewTLSServer(nil)
@@ -213,7 +213,7 @@ func refusingClients(t *testing.T, hungUp chan<- struct{}) string {
 		if err := server.Handshake(); err == nil {
 			t.Error("a client without a certificate was let in")
 		}
-		if err := conn.(*net.TCPConn).SetLinger(0); err != nil { // its end is a reset
+		if err := conn.(*net.TCPConn).SetLinger(0); err != nil { // so that the connection ends with a reset
 			t.Error(err)
 		}
 		conn.Close()
@@ -259,7 +259,7 @@ func TestAConnectThatIsGivenUpIsNoOutage(t *testing.T) {
 	}
 }
 
-// Of connects at once the one that began last has the newest login. The others may end after it.
+// Of several connects at the same time, the one that began last has the newest login. The others may end after it.
 func TestOfConnectsAtOnceTheOneThatBeganLastCounts(t *testing.T) {
 	t.Parallel()
 	right := drainertest.Database(t)
@@ -272,7 +272,7 @@ func TestOfConnectsAtOnceTheOneThatBeganLastCounts(t *testing.T) {
 	dropped := errors.New("the network dropped it")
 	for name, test := range map[string]struct {
 		first, second string // the logins
-		drops         bool   // the first one meets no server
+		drops         bool   // the first connect reaches no server
 		refused       bool
 	}{
 		"the first is let in":  {first: right, second: wrong, refused: true},

@@ -81,7 +81,7 @@ func TestAConnectionThatOnlyReadsIsNotKept(t *testing.T) {
 	}
 }
 
-// A SET would stay on the pooler's server connection, for whichever client is given that next.
+// A SET would stay on the pooler's server connection, and would apply to the next client that gets it.
 func TestNothingThatTheProgramSetsStaysOnAPooledConnection(t *testing.T) {
 	t.Parallel()
 	var refusals atomic.Int64

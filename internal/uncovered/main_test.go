@@ -23,7 +23,7 @@ func TestEachBlockThatNoTestRanIsNamedByItsFunction(t *testing.T) {
 		module()+"a/a.go:3.10,4.2 1 0",
 		module()+"a/a.go:6.17,7.2 1 0",
 		module()+"b/b.go:1.1,2.2 1 7",
-		"mode: atomic", // of another program
+		"mode: atomic", // the profile of another program
 		module()+"a/a.go:3.10,4.2 1 2",
 	)
 	var said strings.Builder
