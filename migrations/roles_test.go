@@ -172,7 +172,7 @@ func TestADaemonCannotForgeOrRewriteHistory(t *testing.T) {
 		"UPDATE outbox.saga SET login = 'alice'":     forbidden,
 		"UPDATE outbox.incident SET login = 'alice'": forbidden,
 		"SET ROLE outbox_operator":                   forbidden,
-		// what was recorded
+		// recorded history
 		"UPDATE outbox.attempt SET status = 'failed'":                     forbidden,
 		"DELETE FROM outbox.attempt":                                      forbidden,
 		"TRUNCATE outbox.attempt":                                         forbidden,
@@ -244,7 +244,7 @@ func TestAnOperatorCannotForgeOrRewriteHistory(t *testing.T) {
 		"INSERT INTO outbox.operation (operator, action, provider, reason) VALUES ('operator:a', 'pause', 'p', 'r')":                                    forbidden,
 		"UPDATE outbox.incident SET login = 'bob'": forbidden,
 		"SET ROLE outbox_drainer":                  forbidden,
-		// what was recorded
+		// recorded history
 		"SELECT * FROM outbox.prune(0, 10, 7776000)":                      forbidden,
 		"UPDATE outbox.attempt SET reason = 'another'":                    forbidden,
 		"DELETE FROM outbox.attempt":                                      forbidden,
