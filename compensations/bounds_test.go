@@ -167,7 +167,7 @@ func TestAnUndoOfALongRunCostsAsMuchAsOfAShortOne(t *testing.T) {
 	}
 }
 
-// A failed undo's settlement does not wait for a pass that is under way. Here the pass waits
+// A failed undo's settlement does not wait for a pass in progress. Here the pass waits
 // for a table that it reads after it has taken the saga.
 func TestASettlementDoesNotWaitForAPass(t *testing.T) {
 	t.Parallel()

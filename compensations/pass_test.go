@@ -1036,8 +1036,7 @@ func TestAPassThatFailsChangesNothingAndIsMadeAgain(t *testing.T) {
 	}
 }
 
-// The sweeps of all processes may hang, so River's jobs make passes, too. A job that could take no saga has not ended
-// well.
+// The sweeps of all processes may hang, so River's jobs make passes, too. A job that could take no saga must fail.
 func TestRiverPassesOverSagasWhereNoSweepDoes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

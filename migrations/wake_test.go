@@ -175,8 +175,8 @@ func TestWakingALaneLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// outbox.enqueue forbids sequential scans. Without the index, its session would compile this query (JIT) each time, which
-// takes longer than all the rest.
+// outbox.enqueue forbids sequential scans. Without the index, its session would compile this query (JIT) each time,
+// which takes longer than all the rest.
 func TestWhetherALaneWaitsIsReadFromAnIndex(t *testing.T) {
 	t.Parallel()
 	tx := drainertest.Begin(t, withIdleLanes(t))

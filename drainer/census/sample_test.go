@@ -110,7 +110,7 @@ func TestSagasAndIncidentsThatWaitAreCounted(t *testing.T) {
 // The census groups incidents as the pages do. A page is about a whole group, not only about the incident that it names.
 func TestAnIncidentWasToldOfWithItsGroup(t *testing.T) {
 	t.Parallel()
-	for name, told := range map[string]string{ // what the page names, and another incident of its group
+	for name, told := range map[string]string{ // the incident that the page names, and another one of its group
 		"of pruned intents":                   `('compensation_failed', 98, 'steps_forgotten'), ('compensation_failed', 99, 'late_effect')`,
 		"of a gate that another comes before": `('forbidden', 0, 'mail/send, sim/refund'), ('forbidden', 1, 'sim/act')`,
 	} {
@@ -579,8 +579,8 @@ func TestKEDACountsWhatALivingDaemonServes(t *testing.T) {
 	}
 }
 
-// The console shows the last hour from outbox.minute. Each process adds the attempts since its last write, and the leader
-// adds the greatest age that it saw. Rows older than an hour are deleted.
+// The console shows the last hour from outbox.minute. Each process adds the attempts since its last write, and the
+// leader adds the greatest age that it saw. Rows older than an hour are deleted.
 func TestDaemonsAddTheirAttemptsToTheMinute(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

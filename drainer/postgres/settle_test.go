@@ -127,7 +127,7 @@ func TestATurnThatIsRepeatedWaitsForItsFirstTry(t *testing.T) {
 	o.assertStatuses(map[string]int{"completed": 2})
 }
 
-// A busy lane has two turns under way, and their rows can be of one claim.
+// A busy lane has two turns in progress, and their rows can be of one claim.
 func TestATurnSettlesBesideAnotherOneThatHoldsTheSameClaim(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -464,7 +464,8 @@ func (o *outbox) begin() pgx.Tx {
 	return tx
 }
 
-// settleBehind starts a batch that waits for a transaction. The transaction then executes one more statement and commits.
+// settleBehind starts a batch that waits for a transaction. The transaction then executes one more statement and
+// commits.
 func (o *outbox) settleBehind(first pgx.Tx, worker string, batch drainer.Batch, then string) {
 	o.t.Helper()
 	settled := o.inBackground(worker, batch)

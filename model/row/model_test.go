@@ -117,8 +117,8 @@ func TestOneOfTwoGuardsIsEnough(t *testing.T) {
 	}
 }
 
-// assertRefusesTheRest tries the actions for which the model has no step. It tries them once for all states that look the
-// same in the tables.
+// assertRefusesTheRest tries the actions for which the model has no step. It tries them once for all states that look
+// the same in the tables.
 func (i *intent) assertRefusesTheRest(s row.State) {
 	i.T.Helper()
 	shown := visibleOf(s)

@@ -16,8 +16,8 @@ import (
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
-// The test takes a step of every kind in the model and in real tables. After each step, the tables must show the state of
-// the model, and must refuse every action for which the model has no step.
+// The test takes a step of every kind in the model and in real tables. After each step, the tables must show the state
+// of the model, and must refuse every action for which the model has no step.
 func TestRealRunsTakeTheStepsOfTheModel(t *testing.T) {
 	t.Parallel()
 	var stored real.Outcomes
@@ -126,8 +126,8 @@ type kind struct {
 	before, after visibleStep
 }
 
-// kindOf leaves out the steps that no table sees. If the model loses commits, kindOf also leaves out the steps before the
-// loss, which the other tours take.
+// kindOf leaves out the steps that no table sees. If the model loses commits, kindOf also leaves out the steps before
+// the loss, which the other tours take.
 func kindOf(model saga.Model) explore.Kind[saga.State, kind] {
 	return func(from saga.State, step explore.Step[saga.State]) (kind, bool) {
 		if model.LosesCommits && !step.To.LostCommits {

@@ -198,8 +198,8 @@ type fieldPage struct {
 	shown map[string]string
 }
 
-// list writes the fields of a block, and the fields of the blocks inside it with their paths. in is the name of the block
-// in other lists.
+// list writes the fields of a block, and the fields of the blocks inside it with their paths. in is the name of the
+// block in other lists.
 func (r *fieldPage) list(heading, in string, block *jsonschema.Schema, except []string) {
 	rows := r.fields(block, "", in, except)
 	if len(rows) > 0 {

@@ -80,8 +80,8 @@ var flagsOf = []string{
 	"--run", "--step", "--tool", "--scope", "--status", "--provider", "--older-than", "--limit", "--yes", "--as", "--provider-ref", "--payload", "--operator", "-o", "--output",
 }
 
-// restock resets the outbox to three intents: one waits, one failed and one has an unknown outcome. It returns the number
-// of their attempts.
+// restock resets the outbox to three intents: one waits, one failed and one has an unknown outcome. It returns the
+// number of their attempts.
 func restock(t *testing.T, db *pgxpool.Pool) (attempts int) {
 	t.Helper()
 	_, err := db.Exec(t.Context(), `DELETE FROM outbox.intent; DELETE FROM outbox.queue; DELETE FROM outbox.attempt; DELETE FROM outbox.duplicate;

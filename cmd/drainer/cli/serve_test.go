@@ -352,8 +352,8 @@ func TestEveryChannelLinksToTheConsoleOfTheFile(t *testing.T) {
 	}
 }
 
-// A reloaded file may have any content. It is refused with its mistakes, or all parts of the daemon can use it. No secret
-// is shown in either case.
+// A reloaded file may have any content. It is refused with its mistakes, or all parts of the daemon can use it. No
+// secret is shown in either case.
 func FuzzAReloadIsRefusedOrTakenOver(f *testing.F) {
 	const canary = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" // it is also valid as a secret that signs
 	f.Setenv("CANARY", canary)
