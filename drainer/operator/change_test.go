@@ -43,7 +43,7 @@ func TestACancelledIntentIsNeverSentAndSaysWhoAndWhy(t *testing.T) {
 func TestARowThatWasDueWhenCommitsWereLostIsResolvedAndNotCancelled(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	o.claim() // the history begins when its worker joins
+	o.claim() // its worker began the history when it joined
 	doubted := o.enqueue("before", 1)[0]
 	o.exec(`UPDATE outbox.history SET era = era + 1, doubted_before = era + 1`)
 	later := o.enqueue("after", 1)[0]
@@ -66,7 +66,7 @@ func TestAKeyIsAsOldAsItsIntentWhereCommitsWereLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := newOutbox(t)
-			o.claim() // the history begins when its worker joins
+			o.claim() // its worker began the history when it joined
 			intent := o.enqueue("run", 1)[0]
 			o.end(keyed, dispatch.Ambiguous)
 			o.exec(`DELETE FROM outbox.queue`)

@@ -278,7 +278,7 @@ func newOutbox(t *testing.T) (url string, db *pgxpool.Pool) {
 	return url, drainertest.Connect(t, url)
 }
 
-// The error for a login that lacks a role names the role.
+// The error for a login that lacks a role names the role, and says how to get it.
 func TestARefusalNamesTheRoleThatIsMissing(t *testing.T) {
 	t.Parallel()
 	url := drainertest.Database(t)
