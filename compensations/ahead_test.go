@@ -12,8 +12,8 @@ import (
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
-// undoWaits has a run of three steps of which the last is being undone. What follows is
-// ready. It returns the claim of the undo.
+// undoWaits makes a run of three steps, and claims the undo of the last one. A pass has decided the next undos ahead.
+// undoWaits returns the worker and the rows of the claim.
 func (w *world) undoWaits(store *postgres.Store) (worker string, rows []*drainer.Row) {
 	w.t.Helper()
 	w.completed("shop/order", 3)
@@ -54,8 +54,8 @@ func TestTheCommitOfAnUndoEnqueuesTheNextAndTheLastOneEndsTheSaga(t *testing.T) 
 	w.assertIncidents()
 }
 
-// What was decided ahead counts only while nothing else happened to the run. Otherwise
-// the commit marks the saga, and a pass looks again.
+// A decision ahead counts only while nothing else happened to the run. Otherwise the commit marks the saga, and a pass
+// decides again.
 func TestAfterNewsAPassDecidesWhatFollowsAnUndo(t *testing.T) {
 	t.Parallel()
 	for name, news := range map[string]func(w *world, rows []*drainer.Row){
@@ -136,7 +136,7 @@ func TestAnUndoThatFailsIsFollowedByNone(t *testing.T) {
 	w.assertStatuses("completed", "completed", "compensation_failed", "failed")
 }
 
-// Two undos of a run are under way where a late effect was to be undone first.
+// Two undos of a run are in progress if a late effect had to be undone first.
 func TestOfTwoUndosThatEndInOneBatchAFailedOneStopsTheRun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -154,7 +154,7 @@ func TestOfTwoUndosThatEndInOneBatchAFailedOneStopsTheRun(t *testing.T) {
 	w.assertSaga("compensation_failed")
 }
 
-// The namespace of an undo's key is that of the moment at which it is enqueued, by a pass or by a commit.
+// An undo's key has the namespace that is set when a pass or a commit enqueues the undo.
 func TestANamespaceEntersTheKeysOfUndos(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

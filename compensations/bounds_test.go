@@ -17,7 +17,7 @@ import (
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
-// finished has runs of completed steps whose sagas begin, without a worker.
+// finished makes runs of completed steps with sagas that have begun, without a worker.
 func (w *world) finished(runs, steps int, payload string) {
 	w.t.Helper()
 	w.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
@@ -54,7 +54,7 @@ func (w *world) settleUndos(store interface {
 	}
 }
 
-// What a pass allocates is that of the step which it undoes, not of the run.
+// A pass allocates memory for the step that it undoes, not for the whole run.
 func TestAPassOfALargeRunReadsOneStep(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long")
@@ -77,8 +77,8 @@ func TestAPassOfALargeRunReadsOneStep(t *testing.T) {
 	}
 }
 
-// A few bytes of jsonb can be a megabyte of text, and a pass reads text. Without the bound it would
-// hold the text of all of these steps at once.
+// A few bytes of jsonb can become a megabyte of text, and a pass reads text. Without the bound, a pass would hold the
+// text of all these steps at once.
 func TestNumbersThatAreLongOnlyAsTextDoNotGrowAPass(t *testing.T) {
 	const runs, steps, most = 30, 4, 80 << 20
 	w := newWorld(t)
@@ -88,7 +88,7 @@ func TestNumbersThatAreLongOnlyAsTextDoNotGrowAPass(t *testing.T) {
 	}
 	fault.Injected(t, 74, runs)
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(48 << 20)) // garbage is collected, what is held stays
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(48 << 20)) // garbage is collected, and memory in use stays
 	grown := watchHeap(t)
 	if err := w.saga.Advance(t.Context()); err != nil {
 		t.Error(err)
@@ -101,8 +101,7 @@ func TestNumbersThatAreLongOnlyAsTextDoNotGrowAPass(t *testing.T) {
 	}
 }
 
-// watchHeap looks at the heap until the function that it gives is called, which says by
-// how much it grew at most.
+// watchHeap observes the heap until the returned function is called. That function returns the largest growth.
 func watchHeap(t *testing.T) func() uint64 {
 	t.Helper()
 	heap := func() uint64 {
@@ -126,8 +125,7 @@ func watchHeap(t *testing.T) func() uint64 {
 	}
 }
 
-// The plan is made once a thousand steps. Between that, an undo reads a few rows
-// whatever the run's size.
+// The plan is made once in a thousand steps. Between two plans, an undo reads a few rows, whatever the run's size.
 func TestAnUndoOfALongRunCostsAsMuchAsOfAShortOne(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long")
@@ -169,7 +167,7 @@ func TestAnUndoOfALongRunCostsAsMuchAsOfAShortOne(t *testing.T) {
 	}
 }
 
-// A failed undo's settlement does not wait for a pass that is under way. Here the pass waits
+// A failed undo's settlement does not wait for a pass in progress. Here the pass waits
 // for a table that it reads after it has taken the saga.
 func TestASettlementDoesNotWaitForAPass(t *testing.T) {
 	t.Parallel()
@@ -206,8 +204,7 @@ func TestASettlementDoesNotWaitForAPass(t *testing.T) {
 	}
 }
 
-// Sagas that wait for a human are not looked at, and the others are moved many at
-// once: a statement is not one saga's.
+// A pass does not read sagas that wait for a human. It moves the others together, with statements for many sagas.
 func TestManySagasAreMovedTogetherAndThoseThatWaitNotAtAll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -245,7 +242,7 @@ func TestManySagasAreMovedTogetherAndThoseThatWaitNotAtAll(t *testing.T) {
 	}
 }
 
-// The process is gone each time: nothing gives the saga back.
+// The process of each pass dies, so no process gives the saga back.
 func TestASagaWhosePassesDieIsLeftToAHumanAndItsNeighboursAreNot(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -278,7 +275,7 @@ func TestASagaThatTheDatabaseRefusesIsLeftToAHumanAndItsNeighboursAreNot(t *test
 			t.Errorf("pass %d reported no error", pass+1)
 		}
 		w.assertSaga("begun")
-		w.exec(`UPDATE outbox.saga SET leased_until = now() WHERE agent_run_id = 'run-1'`) // its time is over
+		w.exec(`UPDATE outbox.saga SET leased_until = now() WHERE agent_run_id = 'run-1'`) // its lease is over
 	}
 	if err := w.saga.Advance(t.Context()); err != nil {
 		t.Error(err)
@@ -290,7 +287,7 @@ func TestASagaThatTheDatabaseRefusesIsLeftToAHumanAndItsNeighboursAreNot(t *test
 	}
 }
 
-// The prune is the real one: the run is older than it may be, and still in use.
+// The test executes the real prune. A step of the run is older than the retention, and the run is still in use.
 func TestARunThatLostAStepToPruningIsNotCalledCompensated(t *testing.T) {
 	t.Parallel()
 	for name, forgets := range map[string]bool{"a step was pruned": true, "all steps are there": false} {
@@ -318,7 +315,7 @@ func TestARunThatLostAStepToPruningIsNotCalledCompensated(t *testing.T) {
 	}
 }
 
-// The statement was planned when there was no saga, as it is until very many runs fail at once.
+// The statement was planned when there was no saga. That is usual until very many runs fail at once.
 func TestAFewUndosReadNoOtherSagas(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -346,7 +343,7 @@ func TestAFewUndosReadNoOtherSagas(t *testing.T) {
 	if _, err := store.Commit(t.Context(), worker, settle); err != nil {
 		t.Fatal(err)
 	}
-	store.Close() // whose session has read the sagas
+	store.Close() // its session has read the sagas
 	drainertest.Eventually(t, "the store's statistics are there", func() bool { return read() > before })
 	if rows := read() - before; rows > runs/10 {
 		t.Errorf("the end of %d undos read %d rows of sagas", len(undos), rows)

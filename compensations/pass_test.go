@@ -45,7 +45,7 @@ func (w *world) assertStatuses(want ...string) {
 	}
 }
 
-// assertUndone compares what the shop was asked to undo with these steps, in order.
+// assertUndone checks that the shop was asked to undo exactly these steps, in order.
 func (w *world) assertUndone(tool string, steps ...int64) {
 	w.t.Helper()
 	var want []string
@@ -78,7 +78,7 @@ func (w *world) assertIncidents(want ...incident) {
 	}
 }
 
-// Several processes, each with several jobs of the same run.
+// Several processes make passes over the same run, and each makes several at once.
 func TestARunIsUndoneInReverseOnceHoweverManyTakeItBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -107,7 +107,7 @@ func TestARunIsUndoneInReverseOnceHoweverManyTakeItBack(t *testing.T) {
 		if step := *rows[0].Undoes; step != steps[len(steps)-1-undone] {
 			t.Errorf("step %d is undone as number %d", step, undone+1)
 		}
-		// The passes of the next round race this settlement, which goes on by itself.
+		// A pass races this settlement, which continues the saga by itself.
 		jobs.Go(func() {
 			if err := other.Advance(t.Context(), "run-1"); err != nil {
 				t.Error(err)
@@ -123,7 +123,7 @@ func TestARunIsUndoneInReverseOnceHoweverManyTakeItBack(t *testing.T) {
 	w.assertSaga("compensated")
 	w.assertStatuses("compensated", "compensated", "compensated", "compensated", "failed")
 	w.assertIncidents()
-	w.advance() // and once it has ended, nothing more happens
+	w.advance() // a pass after the saga's end does nothing
 	if undos := stored[int](w, `SELECT count(*) FROM outbox.intent WHERE compensates IS NOT NULL`); undos != len(steps) {
 		t.Errorf("%d undos of %d steps", undos, len(steps))
 	}
@@ -209,7 +209,7 @@ func TestWhatCannotBeUndoneEndsTheSagaWithOneIncident(t *testing.T) {
 	}
 }
 
-// A lookup may find the effect; else a human says whether there was one.
+// A lookup may find the effect. Otherwise, a human says whether there was one.
 func TestAStepInDoubtIsWaitedForAndThenUndoneIfItHappened(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -278,7 +278,7 @@ func TestAStepInFlightIsWaitedForAndUndoneFirst(t *testing.T) {
 	w.assertUndone("shop/cancel", flying, older)
 }
 
-// A step that was enqueued first may complete last, and what came after may build on it.
+// The step that was enqueued first may complete last, and then it may build on the steps after it.
 func TestUndosGoByCompletionAndNotByEnqueueing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -295,8 +295,8 @@ func TestUndosGoByCompletionAndNotByEnqueueing(t *testing.T) {
 	w.assertUndone("shop/cancel", slow, quick)
 }
 
-// A database that lost its newest WAL, or was restored, gives ids again. The provider still has
-// the key of an undo that it was sent before.
+// A database that lost its newest WAL, or was restored, uses ids again. The provider still knows the key of an undo that
+// was sent to it before.
 func TestTheKeyOfAnUndoIsOfItsStepAndNotOfItsNumber(t *testing.T) {
 	t.Parallel()
 	undoing := func(firstID int, step string) (id int64, key string) {
@@ -336,8 +336,8 @@ func TestWhatWaitsForItsTimeIsStopped(t *testing.T) {
 	w.assertUndone("shop/cancel", step)
 }
 
-// What may have been applied and waits for its next attempt is looked up, or
-// left to a human, and never sent again.
+// A step that may have been applied and waits for its next attempt is looked up or left to a human. It is never sent
+// again.
 func TestWhatMayHaveBeenAppliedIsNotSentAgain(t *testing.T) {
 	t.Parallel()
 	for tool, test := range map[string]struct {
@@ -356,9 +356,9 @@ func TestWhatMayHaveBeenAppliedIsNotSentAgain(t *testing.T) {
 			worker, rows := w.claim(store)
 			w.batch(store, worker, settling(rows, dispatch.Ambiguous, dispatch.Rejected))
 			w.advance()
-			w.assertStatuses("pending", "failed") // only its lane can ask
+			w.assertStatuses("pending", "failed") // only its lane can look it up
 
-			// The lane waits until nothing sent earlier can arrive.
+			// The lane waits until an earlier request can no longer arrive.
 			drainertest.Eventually(t, "the lane has asked", func() bool {
 				w.drain()
 				return slices.Equal(w.statuses(), []string{test.status, "failed"})
@@ -373,8 +373,7 @@ func TestWhatMayHaveBeenAppliedIsNotSentAgain(t *testing.T) {
 	}
 }
 
-// A claimed row of such a run is on record as a question: if its worker dies,
-// no worker takes it for one that may be sent again.
+// The claim of such a row records it as a lookup. So if its worker dies, no other worker sends the row again.
 func TestWhatMayHaveBeenAppliedIsNotSentAgainThoughItsWorkerDies(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -417,7 +416,7 @@ func TestARunThatGoesBackTakesNoFurtherStep(t *testing.T) {
 		}
 	}
 	fault.Injected(t, 55, refused)
-	if again := w.enqueue("step-1", "shop/order"); again != known { // an agent's retry learns where its step stands
+	if again := w.enqueue("step-1", "shop/order"); again != known { // an agent's retry gets the intent of its step
 		t.Errorf("the step is %d now, and was %d", again, known)
 	}
 	w.exec(`SELECT outbox.enqueue('run-2', 'step-1', 'shop/order', 'order-1', '{}')`)
@@ -465,8 +464,8 @@ func TestAStepThatSlipsInIsCancelledAndNeverSent(t *testing.T) {
 	}
 }
 
-// A worker that lost its row comes back with an effect that is on record as
-// none: a human was wrong, or the provider when it was asked.
+// A worker that lost its row reports an effect, although the record says that there is none. A human was wrong, or the
+// provider's answer to the lookup was.
 func TestAnEffectThatComesLateIsAnIncident(t *testing.T) {
 	t.Parallel()
 	for status, tool := range map[string]string{"failed": "shop/wire", "cancelled": "shop/reserve"} {
@@ -487,7 +486,7 @@ func TestAnEffectThatComesLateIsAnIncident(t *testing.T) {
 			w.assertSaga("compensated")
 			w.assertStatuses(status, "failed")
 			w.assertIncidents()
-			for range 2 { // a lane repeats itself until the database has heard it
+			for range 2 { // a lane repeats a batch until it gets a reply
 				if reply := w.batch(store, worker, settling(rows, dispatch.Completed)); len(reply.Refused) != 1 {
 					t.Fatal("the settlement was not refused")
 				}
@@ -500,8 +499,8 @@ func TestAnEffectThatComesLateIsAnIncident(t *testing.T) {
 	}
 }
 
-// An undo that a dead worker made is made again, under a new key where an operator asks for one. An operator may have
-// undone the step by hand as well: then it is undone twice, and a human is told.
+// A dead worker's undo would be made again, under a new key where an operator asks for one. It is not, once it is known
+// to have happened. If an operator undid the step by hand as well, it is undone twice, and an incident tells a human.
 func TestAnUndoThatIsKnownLateIsNotMadeAgain(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -538,7 +537,7 @@ func TestAnUndoThatIsKnownLateIsNotMadeAgain(t *testing.T) {
 			}
 			w.assertSaga(test.saga)
 			made := len(w.shop.called("shop/cancel"))
-			for range 2 { // a lane repeats itself until the database has heard it
+			for range 2 { // a lane repeats a batch until it gets a reply
 				w.batch(store, worker, settling(rows, dispatch.Completed))
 			}
 			w.assertSaga(test.saga)
@@ -562,8 +561,8 @@ func TestAnUndoThatIsKnownLateIsNotMadeAgain(t *testing.T) {
 	}
 }
 
-// An operator can be quicker than the undo's own settlement; then no process has
-// written down that the step is undone.
+// An operator can be quicker than the undo's own settlement. Then no process has recorded that the step is undone, so
+// the pass does.
 func TestAnUndoThatNobodyWroteDownIsWrittenDownByThePass(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -584,8 +583,8 @@ func TestAnUndoThatNobodyWroteDownIsWrittenDownByThePass(t *testing.T) {
 	w.assertUndone("shop/cancel", older)
 }
 
-// A lane that did not hear the reply settles again; it moves nothing twice, and
-// a row that another settlement ended moves nothing at all.
+// A lane that got no reply settles again. That moves a saga only once, and a row that another settlement ended moves no
+// saga at all.
 func TestARefusedSettlementMovesNoSaga(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -608,7 +607,7 @@ func TestARefusedSettlementMovesNoSaga(t *testing.T) {
 	w.assertIncidents()
 }
 
-// A refund by hand must not be followed by another one, nor stand in the way of older steps.
+// A step that was refunded by hand must not be refunded again, and must not keep older steps from being undone.
 func TestASagaGoesOnBeyondAStepThatWasUndoneByHand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -662,7 +661,7 @@ func TestPoliciesThatAreOnlyPreparedOrDoNotCompileChangeNothing(t *testing.T) {
 	w.assertSaga("compensated")
 }
 
-// An undo of a step that is gone could never tell it how it ended.
+// An undo could not record its end at a step that was deleted.
 func TestAStepThatIsBeingPrunedIsNotUndone(t *testing.T) {
 	t.Parallel()
 	db := drainertest.Connect(t, drainertest.Database(t))
@@ -704,7 +703,7 @@ func TestAStepThatIsBeingPrunedIsNotUndone(t *testing.T) {
 	}
 }
 
-// A pass that fails is made again, so a payload that it cannot repeat would keep its run from ever ending.
+// A pass that fails is repeated, so with a payload that an undo cannot repeat, the saga would never end.
 func TestAnUndoRepeatsAnyPayloadThatAnAgentCanEnqueue(t *testing.T) {
 	t.Parallel()
 	for _, payload := range []string{`null`, `"text"`, `0`, `[]`, `{"a": "<&>\u2028"}`, `1e131071`} {
@@ -721,7 +720,7 @@ func TestAnUndoRepeatsAnyPayloadThatAnAgentCanEnqueue(t *testing.T) {
 	}
 }
 
-// As deep as an INSERT may be nested is deeper than a longer statement may be: its stack has less room.
+// An INSERT accepts a deeper payload than a longer statement does, because the longer statement has less stack left.
 func TestAnUndoRepeatsAPayloadThatIsNestedAsDeepAsPostgresReads(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -747,7 +746,7 @@ func TestAnUndoRepeatsAPayloadThatIsNestedAsDeepAsPostgresReads(t *testing.T) {
 	}
 }
 
-// The operator decided before there was a saga, and commits after its run was looked at.
+// The operator decides before there is a saga, and commits after a pass has begun to read the run.
 func TestAResolutionThatHasNotSeenTheSagaIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -760,7 +759,7 @@ func TestAResolutionThatHasNotSeenTheSagaIsWaitedFor(t *testing.T) {
 	w.batch(store, worker, dead)
 
 	w.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('refused_intent', $1, 'run-1')`, found)
-	slow := drainertest.Begin(t, w.db) // keeps the operator from the end of its statement
+	slow := drainertest.Begin(t, w.db) // blocks the operator's statement
 	drainertest.Exec(t, slow, `SELECT FROM outbox.incident FOR UPDATE`)
 	resolving := make(chan struct{})
 	go func() {
@@ -797,9 +796,9 @@ func TestAResolutionThatHasNotSeenTheSagaIsWaitedFor(t *testing.T) {
 	w.assertStatuses("compensated", "compensated", "failed")
 }
 
-// Each evaluation takes long, and all of them together longer than a pass may.
-// It runs alone in its package: a pass has a deadline, and the race detector and other tests leave an
-// expression a tenth of a processor. On a machine that has other work, too, one of five passes moves some.
+// Each evaluation takes long, and all of them together take longer than a pass may.
+// The test runs alone in its package: a pass has a deadline, and the race detector and other tests leave an
+// expression a tenth of a processor. On a machine that has other work, too, one of five passes moves some sagas.
 func TestSlowExpressionsOfManyRunsKeepNoPassFromMovingSome(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long")
@@ -931,7 +930,7 @@ func TestASlowExpressionIsGivenUp(t *testing.T) {
 	}
 }
 
-// What is cut short must be done again, not given up.
+// An evaluation that is cut short must be repeated, not given up.
 func TestAnEndedContextIsNoFaultOfTheExpression(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -1037,7 +1036,7 @@ func TestAPassThatFailsChangesNothingAndIsMadeAgain(t *testing.T) {
 	}
 }
 
-// Sweeps of all processes may hang. A look that could take no saga is none that ended well.
+// The sweeps of all processes may hang, so River's jobs make passes, too. A job that could take no saga must fail.
 func TestRiverPassesOverSagasWhereNoSweepDoes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -1071,7 +1070,7 @@ func TestRiverPassesOverSagasWhereNoSweepDoes(t *testing.T) {
 	w.assertSaga("compensated")
 }
 
-// A process that stops in the middle of a slow mapping has not found it wrong.
+// A process that stops in the middle of a slow mapping does not know whether the mapping is wrong.
 func TestAPayloadThatIsCutOffFailsNoSaga(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -1085,7 +1084,7 @@ func TestAPayloadThatIsCutOffFailsNoSaga(t *testing.T) {
 	use()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	for range 100 { // of which one runs at a time: the pass waits for longer than it has
+	for range 100 { // one of them runs at a time, so the pass waits beyond its deadline
 		others := compile(t, "last(repeat(1))")
 		go func() { _, _ = others.Payload(ctx, charge) }()
 	}
@@ -1115,7 +1114,7 @@ func TestASagaOfAnUnknownToolWaitsAndSaysSoOnce(t *testing.T) {
 	if lines := strings.Count(said.String(), "\n"); lines != 1 || !strings.Contains(said.String(), "a saga waits for a process that knows a tool") {
 		t.Errorf("in 3 passes over step %d it says\n%s", step, said.String())
 	}
-	w.goBack() // by a process that knows the tool
+	w.goBack() // this process knows the tool
 	w.assertSaga("compensated")
 }
 

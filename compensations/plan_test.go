@@ -74,8 +74,8 @@ func TestWhatFollowsForTheNextStep(t *testing.T) {
 	}
 }
 
-// What passes for storable the outbox takes as an undo's payload, with every
-// number exact; what is plain passes.
+// The outbox accepts each object that isStorable accepts as an undo's payload, and keeps every number exact. A plain
+// object is storable.
 func FuzzTheOutboxTakesWhatPassesForStorable(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `{"charge": "ch_1", "amount": 9007199254740993.10}`, `{"a\u0000": 1}`, `{"a": "\u0000"}`, `{"a": "\ud800"}`, "{\"a\": \"\xff\"}", `{"a": [1e1000, 1E-1000, -0.0]}`, `{"a": 1e1001}`,

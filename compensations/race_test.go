@@ -32,8 +32,8 @@ const (
 	racingSagas   = 3
 )
 
-// race has agents, workers, sagas and an operator at one outbox at once. Every
-// choice of theirs comes from the seed; only who is quicker does not.
+// race runs agents, workers, sagas and an operator on one outbox at the same time. The seed determines all their
+// choices, but not which of them is quicker.
 type race struct {
 	*world
 	seed    uint64
@@ -73,7 +73,7 @@ func TestRunsThatRaceGoBackWhollyOrNotAtAll(t *testing.T) {
 	r.judge()
 }
 
-// start lets the agents begin their runs; the group is done with the last.
+// start starts the agents. The group is done when they have enqueued the last run.
 func (r *race) start() *sync.WaitGroup {
 	numbers := make(chan int, racingRuns)
 	for number := range racingRuns {
@@ -100,7 +100,7 @@ func (r *race) act(once func(*rand.Rand) error) {
 		defer rest.Stop()
 		for r.over.Err() == nil && !r.t.Failed() {
 			err := once(random)
-			isLate := errors.As(err, new(*pgconn.ConnectError)) && pgconn.Timeout(err) // as a connect can be on a busy machine; the actor comes again
+			isLate := errors.As(err, new(*pgconn.ConnectError)) && pgconn.Timeout(err) // a connect may be late on a busy machine; the actor tries again
 			if err != nil && r.over.Err() == nil && !isLate {
 				r.t.Error(err)
 			}
@@ -114,7 +114,7 @@ func (r *race) random() *rand.Rand {
 	return rand.New(rand.NewPCG(r.seed, r.actors))
 }
 
-// awaitRest returns once nothing can happen any more.
+// awaitRest returns once no intent is unfinished or unknown, and no saga is begun.
 func (r *race) awaitRest() {
 	r.t.Helper()
 	deadline := time.After(3 * patience) // many tests share the machine
@@ -138,8 +138,8 @@ func (r *race) awaitRest() {
 	}
 }
 
-// watchClaims keeps when each claim statement began, and when a process first
-// knew that a saga was committed.
+// watchClaims records when each claim statement began. Its table known is for the time at which a process first knew
+// that a saga was committed.
 const watchClaims = `
 	CREATE TABLE public.claimed (intent_id bigint, asks boolean, at timestamptz);
 	CREATE TABLE public.known (agent_run_id text COLLATE "C" PRIMARY KEY, at timestamptz);
@@ -156,12 +156,12 @@ func (r *race) know(run string) error {
 	return err
 }
 
-// racedRun is how a run ended.
+// racedRun describes how a run ended.
 type racedRun struct {
 	ID        string
 	Saga      string // its state; empty without one
 	Failed    bool   // by a provider, not by a human
-	Incidents int    // that say it cannot go back
+	Incidents int    // those that say that it cannot be rolled back
 }
 
 func (r *race) judge() {
@@ -225,9 +225,8 @@ type racedStep struct {
 	Key, Undo string // the keys; Undo is empty without an undo
 }
 
-// judgeEffects compares what happened with what is on record: an effect that is
-// on record happened once, and what a run that was rolled back did is undone once, the
-// newest first, after all of it had been done.
+// judgeEffects compares the effects with the record. An effect on record happened once. Each effect of a run that was
+// rolled back is undone once, the newest first, after all of them had happened.
 func (r *race) judgeEffects(run racedRun) {
 	r.t.Helper()
 	rows, err := r.db.Query(r.t.Context(), `
@@ -272,7 +271,7 @@ func last(moments []int) int {
 	return moments[len(moments)-1]
 }
 
-// effects are those of the providers, by key, as moments of one clock.
+// effects has the moments of the providers' effects by key, by one clock.
 type effects struct {
 	mu    sync.Mutex
 	now   int
@@ -287,7 +286,7 @@ func (e *effects) of(key string) []int {
 	return e.byKey[key]
 }
 
-// have makes the effect, unless the key is one that the provider keeps.
+// have makes the effect, unless the provider keeps keys and knows this one.
 func (e *effects) have(key string, class dispatch.Class) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -298,8 +297,8 @@ func (e *effects) have(key string, class dispatch.Class) {
 	e.byKey[key] = append(e.byKey[key], e.now)
 }
 
-// enqueueRun is an agent: it commits step after step, some in one transaction,
-// some after a snapshot taken long before, until the run can take no further one.
+// enqueueRun acts as an agent. It commits step after step, some in one transaction, some with a snapshot that was taken
+// long before, until the run is complete or takes no further step.
 func (r *race) enqueueRun(random *rand.Rand, number int) {
 	forward := []string{"shop/hold", "shop/reserve", "shop/transfer", "shop/wire"}
 	run := fmt.Sprintf("run-%d", number)
@@ -328,14 +327,14 @@ func (r *race) enqueueRun(random *rand.Rand, number int) {
 	}
 }
 
-// dawdle lets the others come first, sometimes.
+// dawdle sometimes waits, so that other actors come first.
 func (r *race) dawdle(random *rand.Rand, tx pgx.Tx) {
 	for range random.IntN(6) * random.IntN(3) {
-		_, _ = tx.Exec(r.t.Context(), `SELECT`) // the next statement tells of an error
+		_, _ = tx.Exec(r.t.Context(), `SELECT`) // the next statement reports an error
 	}
 }
 
-// work is the life of a worker, to its death.
+// work runs a worker until it dies or the race is over.
 func (r *race) work(random *rand.Rand) error {
 	store, err := postgres.Open(r.t.Context(), pgpool.At(r.url))
 	if err != nil {
@@ -381,7 +380,7 @@ func (w *racer) claim() ([]*drainer.Row, error) {
 	return reply.Claimed[0].Rows, nil
 }
 
-// attempt ends the rows, in any order.
+// attempt returns the settlements of the rows, in a random order.
 func (w *racer) attempt(rows []*drainer.Row) (settlements []drainer.Settlement) {
 	for _, row := range rows {
 		policy := tools[row.Tuple.Operation()]
@@ -395,7 +394,7 @@ func (w *racer) attempt(rows []*drainer.Row) (settlements []drainer.Settlement) 
 	return settlements
 }
 
-// halted is the lane's answer to a row of a run that is rolled back.
+// halted returns the settlement that a lane makes for a row of a run that is rolled back.
 func halted(row *drainer.Row, policy dispatch.Policy) drainer.Settlement {
 	history := dispatch.History{Tries: row.Tries, MaybeApplied: row.MaybeApplied}
 	return drainer.Settlement{
@@ -408,7 +407,7 @@ func lost(row *drainer.Row) (drainer.Settlement, bool) {
 	return ended(row, dispatch.Result{Outcome: dispatch.Lost, ErrorClass: "worker_lost"}), true
 }
 
-// send meets a provider that fails in all the ways that matter here.
+// send returns the result of a provider that fails in all the ways that matter here.
 func (w *racer) send(row *drainer.Row, policy dispatch.Policy) dispatch.Result {
 	key, chance := row.Tuple.IdempotencyKey(), w.random.IntN(100)
 	happened := len(w.effects.of(key)) > 0
@@ -433,7 +432,7 @@ func (w *racer) send(row *drainer.Row, policy dispatch.Policy) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.Completed}
 }
 
-// refuses holds for one step in eight, and for one undo in fifty.
+// refuses returns true for one step in eight, and for one undo in fifty.
 func (w *racer) refuses(row *drainer.Row) bool {
 	if row.Undoes != nil {
 		return w.random.IntN(50) == 0
@@ -466,8 +465,8 @@ func (w *racer) settle(settlements []drainer.Settlement) error {
 	return err
 }
 
-// die loses some outcomes for good. The others come late: the worker that recovers the
-// rows may have been quicker.
+// die declares the worker dead, and loses some outcomes for good. It settles the others late: another worker may have
+// recovered the rows before.
 func (w *racer) die(settlements []drainer.Settlement) error {
 	if _, err := w.db.Exec(w.over, `DELETE FROM outbox.worker WHERE worker_id = $1`, w.id); err != nil {
 		return err
@@ -485,7 +484,7 @@ func (w *racer) die(settlements []drainer.Settlement) error {
 	return err
 }
 
-// takeBack advances the sagas under way, as one of several processes.
+// takeBack advances the sagas that have begun, as one of several processes.
 func (r *race) takeBack(random *rand.Rand) error {
 	runs := all[string](r.world, `SELECT agent_run_id FROM outbox.saga WHERE state = 'begun'`)
 	random.Shuffle(len(runs), func(i, j int) { runs[i], runs[j] = runs[j], runs[i] })
@@ -497,7 +496,7 @@ func (r *race) takeBack(random *rand.Rand) error {
 	return nil
 }
 
-// operate tells the truth of what no process can find out.
+// operate resolves unknown outcomes with the truth, which no process can find out.
 func (r *race) operate(*rand.Rand) error {
 	rows, err := r.db.Query(r.over, `
 		SELECT s.intent_id, s.idempotency_key FROM outbox.status s JOIN outbox.intent i ON i.id = s.intent_id

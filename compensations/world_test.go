@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
-// patience ends a wait for a lock that should not have been waited for.
+// patience limits a wait for a lock, where a test must not wait for one.
 const patience = drainertest.Patience
 
 // tools are the tools of the provider "shop".

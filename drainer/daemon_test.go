@@ -158,8 +158,8 @@ func TestOnlyForwardStepsOfAClosedRunAreBarred(t *testing.T) {
 	}
 }
 
-// What drains may take as long as its dispatches may, and no longer: an adapter
-// that ignores its context is cured by a restart.
+// A lane may drain for as long as its dispatches may take, and no longer. If an adapter ignores its context, only a
+// restart helps.
 func TestALaneHangsOnlyOnceItsDispatchesShouldHaveEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -200,8 +200,8 @@ func TestALaneHangsOnlyOnceItsDispatchesShouldHaveEnded(t *testing.T) {
 	})
 }
 
-// A retired session may go on for long because of one provider. The lanes of
-// the others have done what they had to, and a restart would cure nothing.
+// A retired session may continue for long because of one provider. The lanes of its other providers have ended, and a
+// restart would not help.
 func TestALaneThatHasEndedIsNotStuck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestALoopThatNoLongerGoesRoundIsReported(t *testing.T) {
 	})
 }
 
-// Heartbeats are small and get through where batches do not.
+// Heartbeats are small, so they may succeed while batches fail.
 func TestALaneWhoseBatchesFailIsNotReady(t *testing.T) {
 	t.Parallel()
 	for name, fails := range map[string]func(*lane, error){

@@ -199,7 +199,8 @@ func TestTheLogSaysWhyIntentsEndedThatWaitedTooLong(t *testing.T) {
 	}
 }
 
-// The database's clock leaps, stands still or jumps back: the heartbeats' own times mean nothing.
+// The database's clock may leap, stand still or jump back. So only a change of a heartbeat's time counts, not the time
+// itself.
 func TestAWorkerIsDeadOnceItsHeartbeatStoodStillForALease(t *testing.T) {
 	for name, at := range map[string]time.Duration{"long ago": -time.Hour, "now": 0, "in the future": time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -231,7 +232,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// A worker that drains once may be the only one that ever looks.
+// A worker that drains once may be the only process that looks for dead workers.
 func TestDrainingOnceWaitsForWorkersThatLookDeadAndForNoOthers(t *testing.T) {
 	for name, test := range map[string]struct {
 		beat  func() Heartbeat
@@ -296,7 +297,7 @@ func TestAWorkerThatCannotSayGoodbyeSaysWhatWillHappen(t *testing.T) {
 	}
 }
 
-// Half of what the workers share would send rows of runs that were closed.
+// A worker that learned only a half of the shared state could send rows of runs that were closed.
 func TestWhatTheWorkersShareIsLearntWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	l := laneTo(nil)
@@ -339,7 +340,7 @@ func TestANotificationWakesEveryLaneOfItsProviderAndNoOther(t *testing.T) {
 		s.lanes[r] = &lane{wake: make(chan struct{}, 1)}
 	}
 	s.wake("sim")
-	s.wake("sim") // one that has not looked yet need not be told twice
+	s.wake("sim") // a lane that has not looked yet needs no second wake-up
 	var woken []string
 	for r, lane := range s.lanes {
 		if len(lane.wake) > 0 {
@@ -384,7 +385,7 @@ func TestAWorkerKeepsToItsShare(t *testing.T) {
 func TestABudgetIsSpentAndComesBack(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(dispatch.Provider{Concurrency: 10, RateLimit: dispatch.RateLimit{PerSecond: 0.001, Burst: 2}})
-	u.applyGate(Gate{Workers: 1}) // and it starts with one, not with a burst
+	u.applyGate(Gate{Workers: 1}) // the budget starts at one, not at a burst
 	for _, want := range []int{1, 0} {
 		got, wait := u.budget()
 		if got != want || (got == 0) != (wait > 0) {
@@ -394,7 +395,7 @@ func TestABudgetIsSpentAndComesBack(t *testing.T) {
 	}
 }
 
-// closing is an adapter that ends in its own way.
+// closing is an adapter whose Close is a function of the test.
 type closing struct {
 	dispatch.Adapter
 	close func() error
@@ -428,7 +429,7 @@ func TestAnAdapterThatCannotBeClosedHoldsNobodyUpAndIsNotQuoted(t *testing.T) {
 				if strings.Contains(said.String(), "canary") {
 					t.Errorf("it repeats the adapter's own words: %q", said)
 				}
-				time.Sleep(2 * time.Hour) // whatever hung has ended
+				time.Sleep(2 * time.Hour) // a Close that hung has ended
 			})
 		})
 	}

@@ -71,7 +71,7 @@ func TestOnlyWhatNobodyWillFindOutIsAnError(t *testing.T) {
 	}
 }
 
-// It is one line an attempt still, which calls for a look.
+// The attempt still has one line, but the line is a warning.
 func TestAWaitThatIsNotBelievedIsLogged(t *testing.T) {
 	t.Parallel()
 	policy := dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: time.Hour, MaxAttempts: 3, MaxWait: time.Hour}
@@ -157,7 +157,7 @@ func TestWhatEndsAfterItsProviderWasTakenOutIsCountedUnderItsName(t *testing.T) 
 	o.attempted(ended, "act")
 	o.serve([]dispatch.Provider{{Name: "another"}})
 	o.attempted(ended, "act")
-	for range scrapers { // the first looks show an attempt's series as 0
+	for range scrapers { // the first scrapes show an attempt's series as 0
 		values(t, registry)
 	}
 	got := values(t, registry)
@@ -170,7 +170,7 @@ func TestWhatEndsAfterItsProviderWasTakenOutIsCountedUnderItsName(t *testing.T) 
 	}
 }
 
-// Of an operation that was taken out while it was shut the fleet says nothing more.
+// The fleet reports nothing more about an operation that was removed while its breaker was open.
 func TestWhatAnEarlierSessionSawShutIsNotShownAsShut(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
@@ -240,7 +240,7 @@ func TestAProviderThatCameBackWhileItDrainedIsShown(t *testing.T) {
 	before := gauges(t, registry)["sim"]
 	o.serve(nil)
 	o.serve(sim)
-	o.forget(sim) // the first time
+	o.forget(sim) // the first session has drained
 	if got := gauges(t, registry)["sim"]; !slices.Equal(got, before) {
 		t.Errorf("it is shown by %v, want %v", got, before)
 	}

@@ -14,7 +14,7 @@ import (
 
 const canary = `sk/live+canary?"42`
 
-// Agents read what a provider answers, and a provider may repeat what it was sent.
+// Agents read a provider's answer, and the answer may repeat a secret that was sent to the provider.
 func TestNoConfiguredSecretIsKeptOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	quoted, _ := json.Marshal(canary)
@@ -23,7 +23,7 @@ func TestNoConfiguredSecretIsKeptOfAnAnswer(t *testing.T) {
 	for _, character := range canary {
 		fmt.Fprintf(&escaped, `\u%04x`, character)
 	}
-	inside := func(text string) string { return text[4 : len(text)-8] } // what no neighbour shares
+	inside := func(text string) string { return text[4 : len(text)-8] } // without the characters that depend on the text around the secret
 	for name, text := range map[string]string{
 		"as it is":                 string(quoted),
 		"with other text":          `"<<` + string(quoted)[1:len(quoted)-1] + `>>"`,
@@ -64,7 +64,7 @@ func TestNoConfiguredSecretIsKeptOfAnAnswer(t *testing.T) {
 	}
 }
 
-// A cut before that could leave the half of a secret, which nothing recognises.
+// A cut before the redaction could leave half of a secret, which the redactor would not recognise.
 func TestWordsAreCutOnceTheirSecretsAreOut(t *testing.T) {
 	t.Parallel()
 	l := laneTo(dispatchFunc(func(context.Context) dispatch.Result {
@@ -82,7 +82,7 @@ func TestWordsAreCutOnceTheirSecretsAreOut(t *testing.T) {
 	}
 }
 
-// A provider may send a megabyte of words. They are not all searched.
+// A provider may send a megabyte of text. The redactor does not search all of it.
 func TestOfVeryLongWordsTheBeginningIsKeptWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	r := NewRedactor([]string{canary})
@@ -105,7 +105,7 @@ func TestAPasswordThatIsItsUsersNameIsNoSecret(t *testing.T) {
 	}
 }
 
-// An expression takes a reference out of an answer, and may take a part of a secret.
+// An expression extracts a reference from an answer, and may extract a part of a secret.
 func TestAReferenceThatIsAPartOfASecretIsNotKept(t *testing.T) {
 	t.Parallel()
 	const token = "Xk9_live_4f7Qw2Zr8LmN"
@@ -122,7 +122,7 @@ func TestAReferenceThatIsAPartOfASecretIsNotKept(t *testing.T) {
 	}
 }
 
-// Which characters are written as %XX is up to the program that writes the address.
+// The program that writes an address decides which characters it writes as %XX.
 func TestASecretIsTakenOutOfAnyAddress(t *testing.T) {
 	t.Parallel()
 	for text, secret := range map[string]string{
@@ -175,7 +175,7 @@ func TestAnAnswerWithoutASecretStaysAsItIs(t *testing.T) {
 	}
 }
 
-// Attempts of the configuration before may still be under way.
+// Attempts of the previous configuration may still be in progress.
 func TestARotatedSecretIsTakenOutToo(t *testing.T) {
 	t.Parallel()
 	r := NewRedactor([]string{"first-secret"})

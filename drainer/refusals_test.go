@@ -16,12 +16,12 @@ var (
 	unrenderable = dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: dispatch.Unrenderable, Unsent: true}
 )
 
-// rowOf is the first step of a run; each run has one.
+// rowOf returns the row of a run that has one step.
 func rowOf(run int) *Row {
 	return &Row{IntentID: int64(run), Tuple: dispatch.Tuple{AgentRunID: fmt.Sprint("run-", run), ToolName: "sim/act"}}
 }
 
-// probing lets a row try a gate.
+// probing returns the row as the probe of a gate.
 func probing(row *Row, gate string) *Row {
 	row.Probe = gate
 	return row
@@ -52,11 +52,11 @@ func TestARefusalOfSomeRunsShutsNothingWhileOthersSucceed(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		refusal             dispatch.Result
-		provider, operation bool // what three runs shut
+		provider, operation bool // whether refusals of three runs shut it
 	}{{unauthorized, true, false}, {denied, false, true}} {
 		u := threeStrikes()
 		u.attribute(t.Context(), rowOf(9), "act", healthy)
-		for run := range 21 { // two of each three
+		for run := range 21 { // of each three runs, two are refused
 			refusal := test.refusal
 			if run%3 == 2 {
 				refusal = healthy
@@ -81,7 +81,7 @@ func TestARefusalOfSomeRunsShutsNothingWhileOthersSucceed(t *testing.T) {
 	}
 }
 
-// What an agent wrote may be what a provider refuses.
+// A provider may refuse a row because of the payload that an agent wrote.
 func TestARowThatIsRefusedAgainAndAgainWhileOthersSucceedFailsAlone(t *testing.T) {
 	t.Parallel()
 	for _, refusal := range []dispatch.Result{unauthorized, denied} {
@@ -159,7 +159,7 @@ func TestAProbeSaysWhetherThisSideIsStillRefused(t *testing.T) {
 	}
 }
 
-// It may be for what its agent wrote.
+// The probe may be refused because of the payload that its agent wrote.
 func TestARefusalThatTriesAnOutageShutsNothingByItself(t *testing.T) {
 	t.Parallel()
 	for gate, test := range map[string]struct {
@@ -215,7 +215,7 @@ func TestPayloadsCannotShutAnOperationThatAnotherWorkerHasRendered(t *testing.T)
 	for name, test := range map[string]struct {
 		proven bool
 		err    error
-		result dispatch.Outcome // of three runs' payloads, and then of one that tries the operation
+		result dispatch.Outcome // of the third run's row, and then of the row that probes the operation
 		shuts  string
 		probe  string
 	}{
@@ -244,7 +244,7 @@ func TestPayloadsCannotShutAnOperationThatAnotherWorkerHasRendered(t *testing.T)
 // silentStore never answers.
 type silentStore struct {
 	Store
-	probeFor *time.Duration // that was asked for
+	probeFor *time.Duration // the last one that was requested
 }
 
 func (s silentStore) TryOperation(ctx context.Context, _, _ string, probeFor time.Duration) (bool, error) {

@@ -28,7 +28,7 @@ const (
 	canonicalKey = "traceparent"
 )
 
-// recording keeps every span that ends.
+// recording returns a tracing and the recorder of all its ended spans.
 func recording(options ...sdktrace.TracerProviderOption) (*tracing, *tracetest.SpanRecorder) {
 	ended := tracetest.NewSpanRecorder()
 	return newTracing(sdktrace.NewTracerProvider(append(options, sdktrace.WithSpanProcessor(ended))...)), ended
@@ -50,7 +50,7 @@ func TestTheProviderGetsTheTraceContinuedBelowTheDispatch(t *testing.T) {
 		left    map[string]string
 		trace   string // empty for a new one
 		sampled bool
-		beside  map[string]string // what else goes to the provider
+		beside  map[string]string // the other headers that the provider gets
 	}{
 		"of an agent":                        {nil, map[string]string{"traceparent": traceparent}, agentTrace, true, nil},
 		"its state and baggage go with it":   {nil, map[string]string{"traceparent": traceparent, "tracestate": "a=1,b=2", "baggage": "k=v"}, agentTrace, true, map[string]string{"tracestate": "a=1,b=2", "baggage": "k=v"}},
@@ -275,8 +275,7 @@ func TestJudgingWhatIsNotSampledAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A row that is given back was not sent: a wait without a dispatch would tell
-// of an attempt that there never was.
+// A row that is given back was not sent. A wait without a dispatch would show an attempt that did not happen.
 func TestWhatWasGivenBackLeavesNoSpan(t *testing.T) {
 	t.Parallel()
 	tracing, ended := recording()
@@ -288,7 +287,7 @@ func TestWhatWasGivenBackLeavesNoSpan(t *testing.T) {
 	}
 }
 
-// A dashboard leads from a slow bucket to a slow attempt.
+// An exemplar links a slow bucket on a dashboard to the trace of a slow attempt.
 func TestARecordedTraceIsTheExemplarOfItsBucketAndAnUnrecordedOneIsNot(t *testing.T) {
 	t.Parallel()
 	recorded, _ := recording()
@@ -385,7 +384,7 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// An agent's trace is gone on with as it wrote it, or not at all.
+// An agent's trace is continued as the agent wrote it, or not at all.
 func FuzzAnAgentsTraceIsReadOrLeftOut(f *testing.F) {
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for _, seed := range [][2]string{

@@ -76,7 +76,7 @@ func TestABreakerStaysOpenAsLongAsTheProviderAsks(t *testing.T) {
 	}
 }
 
-// shop has tools whose breakers open if half of the intents in a minute fail, of four at least.
+// shop has three tools. A breaker opens if half of the intents of a minute fail, and there are at least four of them.
 func shop() *upstream {
 	return newUpstream(dispatch.Provider{
 		Name: "shop", Breaker: dispatch.BreakerPolicy{FailureRate: 0.5, Window: time.Minute, MinimumIntents: 4, CoolDown: 10 * time.Second},
@@ -117,7 +117,7 @@ func TestAnOperationIsShutWhenMostOfItsIntentsFail(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		story []attempt
-		want  string // what is shut
+		want  string // the gates that are shut
 	}{
 		"all of them":                      {of("charge", timeout, broken, timeout, broken), "shop/charge"},
 		"half of them":                     {of("charge", healthy, healthy, timeout, timeout), "shop/charge"},
@@ -172,7 +172,7 @@ func TestASingleOperationSpeaksForItsProvider(t *testing.T) {
 	}
 }
 
-// As where a queue, a topic or a tool is missing.
+// A queue, a topic or a tool may be missing. A provider refuses only that operation then.
 func TestARefusalOfOneOperationShutsThatAlone(t *testing.T) {
 	t.Parallel()
 	missing := dispatch.Result{Outcome: dispatch.NotSent, OfOperation: true}
@@ -186,7 +186,7 @@ func TestARefusalOfOneOperationShutsThatAlone(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		upstream  *upstream
-		operation string // whose refusals end the story
+		operation string // the last three attempts are refusals of it
 		before    []attempt
 		want      string
 	}{
@@ -419,7 +419,7 @@ func TestAProbeAlwaysEndsInAVerdict(t *testing.T) {
 	}
 }
 
-// Where it is shut for a failure rate, the row that failed least is the next probe.
+// If a gate is shut for a failure rate, the next probe is the row that failed least.
 func TestAProbeThatMeetsAnOutageUsesNoTryUnlessTheSameRowWouldTryEachTime(t *testing.T) {
 	t.Parallel()
 	missing := dispatch.Result{Outcome: dispatch.NotSent, OfOperation: true}

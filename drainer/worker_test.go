@@ -12,7 +12,7 @@ import (
 
 const dispatchersThere = 3
 
-// heldUp are dispatchers that each wait for a release with every row.
+// heldUp has dispatchers that hold each row until the test releases it.
 type heldUp struct {
 	dispatchers
 
@@ -56,7 +56,7 @@ func TestARowNeverWaitsBehindOneThatIsHeldUp(t *testing.T) {
 		h.submit(&Row{})
 	}
 	h.awaitBegun(dispatchersThere)
-	for range 10_000 { // one lies down or goes on while a row comes
+	for range 10_000 { // a dispatcher rests or continues while a row comes
 		go func() { h.release <- struct{}{} }()
 		h.submit(&Row{})
 		h.awaitBegun(1)
@@ -87,8 +87,8 @@ func TestNoMoreDispatchAtOnceThanMay(t *testing.T) {
 	})
 }
 
-// The only dispatcher there may be has seen that there is no row, and does not rest
-// yet: no worker can be called for the one that comes now.
+// The only dispatcher has seen that there is no row, and does not rest yet. So no dispatcher can be called for a row
+// that comes now.
 func TestARowThatComesWhileTheLastDispatcherLiesDownIsDispatched(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestDispatchersWhoAreDismissedGoOnceNoRowWaits(t *testing.T) {
 			}
 			synctest.Wait()
 			for range test.meanwhile {
-				h.turns.put(&Row{}) // no worker could be called for it
+				h.turns.put(&Row{}) // no dispatcher could be called for it
 			}
 			h.close()
 			h.all.Wait()
@@ -238,7 +238,7 @@ func TestAStepOfARunThatGoesBackIsNotRepeatedToFindOut(t *testing.T) {
 	}
 }
 
-// A claim may have waited, and a tool may have become less safe than it was.
+// A claimed row may have waited, and its tool's class may be less safe now.
 func TestAClaimedRowThatCouldDoHarmIsRefusedByName(t *testing.T) {
 	t.Parallel()
 	sent := time.Now()

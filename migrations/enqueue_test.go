@@ -210,8 +210,7 @@ func TestArgumentsThatMakeNoIntentAreRefusedByName(t *testing.T) {
 	}
 }
 
-// A stored value that cannot be read again would hold up its readers: a lane, a
-// listing.
+// A stored value that cannot be read again would stop its readers, such as a lane or a listing.
 func TestWhatNobodyCouldReadAgainIsRefused(t *testing.T) {
 	t.Parallel()
 	pool := drainertest.Connect(t, drainertest.Database(t))
@@ -323,7 +322,7 @@ func TestOneOfManyRacingTwinsCreates(t *testing.T) {
 	}
 }
 
-// A twin that has not committed cannot be compared with, only waited for.
+// An enqueue cannot compare its payload with that of a twin that has not committed. It can only wait for the twin.
 func TestATwinThatCommitsInBetweenIsNeverLostInSilence(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ statement, payload, wantState string }{
@@ -386,7 +385,7 @@ func TestAClosedRunTakesNoFurtherStep(t *testing.T) {
 	drainertest.AssertInvariant(t, pool)
 }
 
-// A plan made while the table was empty would make this quadratic.
+// With a plan from the time when the table was empty, the time of this insert would be quadratic.
 func TestABulkInsertIntoAnEmptyAnalyzedTableIsQuick(t *testing.T) {
 	t.Parallel()
 	pool := drainertest.Connect(t, drainertest.Database(t))
@@ -397,8 +396,8 @@ func TestABulkInsertIntoAnEmptyAnalyzedTableIsQuick(t *testing.T) {
 		SELECT 'run', n::text, 'noop/x', 'scope', '{}' FROM generate_series(1, 30000) n`)
 }
 
-// Both ways in: the function and a plain INSERT. The key of
-// what waits stays as it was; who enqueues the same again is told that key.
+// The test enqueues with the function and with a plain INSERT. The key of an intent that waits stays the same, and an
+// agent that enqueues it again is told that key.
 func TestANamespaceEntersTheKeysOfNewIntentsAlone(t *testing.T) {
 	t.Parallel()
 	pool := drainertest.Connect(t, drainertest.Database(t))

@@ -180,7 +180,7 @@ func TestAnUnreachableDatabaseIsToldWithoutItsPassword(t *testing.T) {
 	}
 }
 
-// The number of an advisory lock is for any login to take.
+// Any login can take an advisory lock, so a migration must not wait for one.
 func TestAnAgentHoldsNoMigrationUp(t *testing.T) {
 	t.Parallel()
 	url := drainertest.EmptyDatabase(t)
@@ -230,7 +230,7 @@ func TestAMigrationThatWaitsForAnotherSaysWhoThatIs(t *testing.T) {
 	}
 }
 
-// What its owner put there would run as the one who migrates.
+// Code that the schema's owner put there would run with the rights of the login that migrates.
 func TestASchemaOfSomebodyElseIsNotMigrated(t *testing.T) {
 	t.Parallel()
 	url := drainertest.EmptyDatabase(t)
@@ -243,7 +243,7 @@ func TestASchemaOfSomebodyElseIsNotMigrated(t *testing.T) {
 	}
 }
 
-// A row holds what agents and providers wrote, in any script. One that cannot be stored would never settle.
+// A row holds text of agents and providers, in any script. A row that cannot be stored would never settle.
 func TestADatabaseThatCannotHoldAllTextIsNotMigrated(t *testing.T) {
 	t.Parallel()
 	url := drainertest.EmptyDatabase(t)
@@ -259,7 +259,7 @@ func TestADatabaseThatCannotHoldAllTextIsNotMigrated(t *testing.T) {
 	}
 }
 
-// Each case leads an intent, $1, to where the view should find it.
+// The statements of each case move an intent, $1, to the status that the view should show.
 func TestTheViewTellsWhereAnIntentStands(t *testing.T) {
 	t.Parallel()
 	const (
@@ -302,7 +302,7 @@ func TestARetriedIntentIsPendingWithItsLastOutcome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Given back unsent first, which is no attempt; then sent.
+	// The row was given back unsent first, which is no attempt. Then it was sent.
 	drainertest.Exec(t, pool, `INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status, next_attempt_at, http_status, error)
 		VALUES ($1, 1, 'w', null, 'released', 'pending', now(), null, null),
 		       ($1, 2, 'w', now(), 'throttled', 'pending', now() + interval '1 minute', 429, 'too many')`, intent.IntentID)
@@ -373,8 +373,8 @@ func TestASchemaIsComparedBothWays(t *testing.T) {
 	}
 }
 
-// What is embedded cannot be changed in a test, so it builds the program of a repository in
-// which all of today's migrations are released.
+// A test cannot change embedded files. So it builds the program of a repository in which all of today's migrations are
+// released.
 func TestAReleasedMigrationThatWasEditedIsRefused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long")
@@ -472,7 +472,7 @@ func TestReferencesHaveAnIndexWhereTheOwnerAsksForOne(t *testing.T) {
 		t.Errorf("dropping none changed %v", changed)
 	}
 
-	// An old transaction holds the build up. It is interrupted, and leaves half an index.
+	// The build waits for an old transaction. The build is interrupted, and leaves half an index.
 	old := drainertest.Begin(t, pool)
 	drainertest.Exec(t, old, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT FROM outbox.attempt")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -485,7 +485,7 @@ func TestReferencesHaveAnIndexWhereTheOwnerAsksForOne(t *testing.T) {
 	drainertest.Eventually(t, "the build waits", func() bool {
 		return drainertest.Value[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_stat_progress_create_index WHERE datname = current_database() AND phase LIKE 'waiting%')")
 	})
-	// Agents and daemons go on meanwhile. An operator may give a reference of any length.
+	// Agents and daemons can write during the build. An operator may give a reference of any length.
 	drainertest.Exec(t, pool, "SELECT outbox.enqueue('run', 'step', 'tool', 'scope', '{}')")
 	drainertest.Exec(t, pool, "INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, provider_ref) SELECT id, 1, 'w', 'completed', 'completed', 'ch_1' FROM outbox.intent")
 	drainertest.Exec(t, pool, "INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, provider_ref) SELECT id, 2, 'operator:o', 'resolved', 'completed', (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 200) n) FROM outbox.intent")
@@ -499,7 +499,7 @@ func TestReferencesHaveAnIndexWhereTheOwnerAsksForOne(t *testing.T) {
 	})
 	assertIndex(true, false)
 
-	for range 2 { // what is half is dropped by either
+	for range 2 { // the first time, the half index is replaced
 		if changed := change(true); len(changed) != 1 || !changed[0].Applied {
 			t.Errorf("creating it changed %v", changed)
 		}

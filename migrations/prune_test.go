@@ -42,8 +42,7 @@ func (a aged) age(intent int64) {
 	drainertest.Exec(a.t, a.pool, `UPDATE outbox.attempt SET finished_at = now() - interval '100 days' WHERE intent_id = $1`, intent)
 }
 
-// prune calls it until the end, with a retention of ninety days, and returns
-// how many it forgot.
+// prune calls outbox.prune until the end, with a retention of ninety days, and returns how many intents it pruned.
 func (a aged) prune(looks int) int {
 	a.t.Helper()
 	total := 0
@@ -70,7 +69,7 @@ func (a aged) left() []int64 {
 	return left
 }
 
-// Each case makes an intent that is old, and says whether it may go.
+// Each case changes an old intent, and says whether the intent must be kept.
 func TestOnlyWhatNobodyNeedsAnyMoreIsPruned(t *testing.T) {
 	t.Parallel()
 	saga := func(state, ended string) func(aged, int64) {
@@ -126,7 +125,7 @@ func TestOnlyWhatNobodyNeedsAnyMoreIsPruned(t *testing.T) {
 			intent := a.settled("run", "step")
 			c.change(a, intent)
 			a.prune(1000)
-			a.prune(1000) // an undo goes first
+			a.prune(1000) // an undo is pruned before its step
 			if kept := slices.Contains(a.left(), intent); kept != c.kept {
 				t.Errorf("kept is %t, want %t", kept, c.kept)
 			}
@@ -142,7 +141,7 @@ func TestOnlyWhatNobodyNeedsAnyMoreIsPruned(t *testing.T) {
 	}
 }
 
-// undo is a settled one, of now.
+// undo adds a settled undo of the intent, from now.
 func (a aged) undo(intent int64) (undo int64) {
 	a.t.Helper()
 	err := a.pool.QueryRow(a.t.Context(), `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
@@ -231,7 +230,7 @@ func TestPruningNeedsASafeSnapshotAndASaneRetention(t *testing.T) {
 	}
 }
 
-// The attack: the daemon's login asks to forget what is a day old.
+// An attacker with the daemon's login may ask to prune intents that are an hour old.
 func TestNoLoginPrunesBelowTheOwnersFloor(t *testing.T) {
 	t.Parallel()
 	fault.Injected(t, 70, 1)
@@ -384,7 +383,7 @@ func TestWhatIsHeldIsNotPruned(t *testing.T) {
 	}
 }
 
-// An operator who comes while a prune is under way finds nothing to change.
+// An operator who waits for a prune in progress finds no intent to change.
 func TestWhatIsBeingPrunedCannotBeHeld(t *testing.T) {
 	t.Parallel()
 	a := newAged(t)
@@ -404,8 +403,7 @@ func TestWhatIsBeingPrunedCannotBeHeld(t *testing.T) {
 	}
 }
 
-// An enqueue of a key that is being forgotten must not return that the key is
-// still there.
+// An enqueue of a key that is being pruned must not report that the key is still there.
 func TestAKeyThatIsBeingForgottenIsNew(t *testing.T) {
 	t.Parallel()
 	for name, statement := range map[string]string{"enqueue": callEnqueue, "plain insert": plainInsert} {

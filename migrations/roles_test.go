@@ -130,7 +130,7 @@ func TestTheDrainerCannotChangeWhatWasCommittedOrRecorded(t *testing.T) {
 	})
 }
 
-// Each is an attempt to forge, erase or rewrite history, by the login of a daemon.
+// Each statement is an attempt to forge, erase or rewrite history with the login of a daemon.
 func TestADaemonCannotForgeOrRewriteHistory(t *testing.T) {
 	t.Parallel()
 	fault.Injected(t, 70, 1)
@@ -172,7 +172,7 @@ func TestADaemonCannotForgeOrRewriteHistory(t *testing.T) {
 		"UPDATE outbox.saga SET login = 'alice'":     forbidden,
 		"UPDATE outbox.incident SET login = 'alice'": forbidden,
 		"SET ROLE outbox_operator":                   forbidden,
-		// what was recorded
+		// recorded history
 		"UPDATE outbox.attempt SET status = 'failed'":                     forbidden,
 		"DELETE FROM outbox.attempt":                                      forbidden,
 		"TRUNCATE outbox.attempt":                                         forbidden,
@@ -204,7 +204,7 @@ func TestADaemonCannotForgeOrRewriteHistory(t *testing.T) {
 	}
 }
 
-// Each is an attempt to forge, erase or rewrite history, by the login of an operator.
+// Each statement is an attempt to forge, erase or rewrite history with the login of an operator.
 func TestAnOperatorCannotForgeOrRewriteHistory(t *testing.T) {
 	t.Parallel()
 	fault.Injected(t, 70, 1)
@@ -244,7 +244,7 @@ func TestAnOperatorCannotForgeOrRewriteHistory(t *testing.T) {
 		"INSERT INTO outbox.operation (operator, action, provider, reason) VALUES ('operator:a', 'pause', 'p', 'r')":                                    forbidden,
 		"UPDATE outbox.incident SET login = 'bob'": forbidden,
 		"SET ROLE outbox_drainer":                  forbidden,
-		// what was recorded
+		// recorded history
 		"SELECT * FROM outbox.prune(0, 10, 7776000)":                      forbidden,
 		"UPDATE outbox.attempt SET reason = 'another'":                    forbidden,
 		"DELETE FROM outbox.attempt":                                      forbidden,
@@ -269,7 +269,7 @@ func TestAnOperatorCannotForgeOrRewriteHistory(t *testing.T) {
 	})
 }
 
-// Who decided on an incident is history as well, until it opens again.
+// The operator who decided on an incident is a part of history as well, until the incident opens again.
 func TestADecisionOnAnIncidentStandsUntilItOpensAgain(t *testing.T) {
 	t.Parallel()
 	fault.Injected(t, 70, 1)
@@ -297,8 +297,7 @@ func TestADecisionOnAnIncidentStandsUntilItOpensAgain(t *testing.T) {
 	})
 }
 
-// The name beside a decision is stated by the operator; the login is the
-// session's.
+// The operator states the name beside a decision, and the login is that of the session.
 func TestTheLoginOnRecordIsTheSessions(t *testing.T) {
 	t.Parallel()
 	pool := drainertest.Connect(t, drainertest.Database(t))
@@ -326,7 +325,7 @@ func TestTheLoginOnRecordIsTheSessions(t *testing.T) {
 	}
 }
 
-// seedHistory has something to change in each table.
+// seedHistory adds a row to each table that the statements try to change.
 func seedHistory(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	drainertest.Exec(t, pool, callEnqueue, "failed", "s", "p/x", "b", "{}")
@@ -350,8 +349,8 @@ func TestTheDrainerMayCheckTheSchema(t *testing.T) {
 	}
 }
 
-// With the key, a login that reads fingerprints could try guesses of what was hashed. It is shown by no view, no
-// function, no statistics and no setting either.
+// With the key, a login that reads fingerprints could guess the hashed configuration. No view, no function and no
+// statistics show the key either.
 func TestOnlyADaemonReadsTheKeyOfFingerprints(t *testing.T) {
 	t.Parallel()
 	pool := drainertest.Connect(t, drainertest.Database(t))
@@ -366,7 +365,7 @@ func TestOnlyADaemonReadsTheKeyOfFingerprints(t *testing.T) {
 		reads[statement] = forbidden
 	}
 	const statistics = "SELECT 1 / (count(*) = 0)::int FROM pg_stats WHERE schemaname = 'outbox' AND tablename = 'fingerprint_key'"
-	reads[statistics] = "" // there are none for them; else it divides by zero
+	reads[statistics] = "" // these roles see no statistics; otherwise the statement divides by zero
 	for _, role := range []string{"outbox_agent", "outbox_operator", "outbox_auditor"} {
 		asRole(t, pool, role, reads)
 	}
@@ -426,7 +425,7 @@ func TestEveryFunctionOfTheSchemaNamesItsSearchPath(t *testing.T) {
 	}
 }
 
-// Any login can take any advisory lock, and keep it: a function may try one, and must not wait for it.
+// Any login can take any advisory lock and keep it. So a function may try to take one, and must not wait for it.
 func TestNoFunctionOfTheSchemaWaitsForALockThatAnyLoginCanHold(t *testing.T) {
 	t.Parallel()
 	pool := drainertest.Connect(t, drainertest.Database(t))
@@ -437,8 +436,9 @@ func TestNoFunctionOfTheSchemaWaitsForALockThatAnyLoginCanHold(t *testing.T) {
 	fault.Injected(t, 73, drainertest.Value[int](t, pool, "SELECT count(*) FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace"))
 }
 
-// An agent shadows what the bodies of the schema use: types in its pg_temp, functions and
-// operators in public, which it may create in and puts before pg_catalog. It tries each entry point, with tenants and without.
+// An agent shadows the names that the schema's functions use: types in its pg_temp, and functions and operators in
+// public. It may create in public, and puts public before pg_catalog on its path. It tries each entry point, with
+// tenants and without.
 func TestAnAgentCannotRunCodeAsTheSchemaOwner(t *testing.T) {
 	t.Parallel()
 	database := drainertest.Database(t)
@@ -460,7 +460,7 @@ func TestAnAgentCannotRunCodeAsTheSchemaOwner(t *testing.T) {
 	drainertest.Exec(t, agent, shadowTypes)
 	drainertest.Exec(t, agent, "SET search_path = public, pg_catalog")
 
-	// The attack works where a body leaves it a way: in a function that names no path, and in one whose path is empty.
+	// The attack works against weak functions: one that names no path, and one whose path is empty.
 	for name, path := range map[string]string{"the caller's path": "", "an empty path": "SET search_path = ''"} {
 		drainertest.Exec(t, owner, `CREATE OR REPLACE FUNCTION outbox.open_to_all() RETURNS text LANGUAGE plpgsql SECURITY DEFINER `+path+`
 			AS $$ DECLARE said text := 'a'; BEGIN RETURN said; END $$; GRANT EXECUTE ON FUNCTION outbox.open_to_all TO PUBLIC`)
@@ -607,7 +607,7 @@ func TestASettingOfTheClientHidesNoCollision(t *testing.T) {
 	}
 }
 
-// What another client left in outbox.wakes does not keep an idle lane asleep.
+// A value that another client left in outbox.wakes does not keep a notification from an idle lane.
 func TestASettingOfTheClientSilencesNoWakeUp(t *testing.T) {
 	t.Parallel()
 	pool := drainertest.Connect(t, drainertest.Database(t))

@@ -38,7 +38,7 @@ func newWalledAt(t *testing.T, url string) *walled {
 	return w
 }
 
-// tenant has a role of its own, and a login that is its member through another role.
+// tenant adds a tenant with a role of its own. It returns a login that is a member of that role through another role.
 func (w *walled) tenant(url, name string) *pgxpool.Pool {
 	w.t.Helper()
 	role := name + "_" + drainertest.Value[string](w.t, w.owner, "SELECT current_database()")
@@ -84,7 +84,7 @@ func TestALoginOfTwoTenantsIsRefused(t *testing.T) {
 
 const insertInto = "INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES "
 
-// A pooler has one login for all, and takes on a role for each transaction: the login decides.
+// A pooler may have one login for all clients, and take on a role for each transaction. The login decides.
 func TestTheTenantStaysThatOfTheLoginWhateverRoleItTakesOn(t *testing.T) {
 	t.Parallel()
 	url := drainertest.Database(t)
@@ -125,8 +125,8 @@ func TestTheTenantStaysThatOfTheLoginWhateverRoleItTakesOn(t *testing.T) {
 	takesOn(w.owner, globex, "acme")
 }
 
-// strange is every statement that an agent can make about another tenant's run, with the SQLSTATE that it ends in. A query
-// must find nothing.
+// strange has every statement that an agent can make about another tenant's run, with the SQLSTATE in which it ends. A
+// query must find nothing.
 var strange = map[string]string{
 	"SELECT * FROM outbox.enqueue('acme-run', 'new', 'noop/x', 'b', '{}')":                                                                               "OB005",
 	"SELECT * FROM outbox.enqueue('acme-run', 'paid', 'noop/x', 'b', '{}')":                                                                              "OB005",
@@ -181,7 +181,8 @@ var strange = map[string]string{
 	"SET session_replication_role = replica":                                                                        forbidden,
 }
 
-// moved tells of any change of a table or a counter, without what a stranger's own transaction may add to a sequence.
+// moved returns a hash that shows any change of a table or a counter, except the numbers that a stranger's own
+// transaction may take from a sequence.
 const moved = `SELECT md5(string_agg(t, ',' ORDER BY t)) FROM (
 	SELECT i::text FROM outbox.intent i UNION ALL SELECT q::text FROM outbox.queue q UNION ALL SELECT d::text FROM outbox.duplicate d
 	UNION ALL SELECT s::text FROM outbox.saga s UNION ALL SELECT a::text FROM outbox.attempt a UNION ALL SELECT r::text FROM outbox.run r
@@ -223,7 +224,8 @@ func TestAStrangerSeesNothingAndMovesNothing(t *testing.T) {
 	fault.Injected(t, 92, 2*len(strange))
 }
 
-// try makes statements and commits, and returns how many rows they returned. A row that is shown to the function raises P0001.
+// try executes statements and commits, and returns how many rows they returned. The function leak raises P0001 for each
+// row that it is called with.
 func (w *walled) try(agent *pgxpool.Pool, statements string) (seen int, state string) {
 	w.t.Helper()
 	conn, err := agent.Acquire(w.t.Context())
@@ -247,7 +249,7 @@ func (w *walled) try(agent *pgxpool.Pool, statements string) (seen int, state st
 func TestARunBelongsToTheTenantThatBeganIt(t *testing.T) {
 	t.Parallel()
 	w := newWalled(t)
-	// Two begin one run at the same moment: the second waits for the first.
+	// Two tenants begin one run at the same moment. The second one waits for the first.
 	tx := drainertest.Begin(t, w.acme)
 	drainertest.Exec(t, tx, callEnqueue, "shared", "1", "noop/x", "b", "{}")
 	refused := make(chan error, 1)
@@ -260,7 +262,7 @@ func TestARunBelongsToTheTenantThatBeganIt(t *testing.T) {
 	if err := <-refused; sqlState(err) != "OB005" {
 		t.Errorf("the second tenant: %v, want OB005", err)
 	}
-	// The row of the run may be pruned as its next step comes; and runs are older than the tenants.
+	// The row of the run may be pruned when its next step comes. A run that is older than the tenants has no row.
 	drainertest.Exec(t, w.owner, "DELETE FROM outbox.run")
 	if _, err := w.globex.Exec(t.Context(), callEnqueue, "shared", "2", "noop/x", "b", "{}"); sqlState(err) != "OB005" {
 		t.Errorf("after the row of the run was pruned: %v, want OB005", err)
@@ -268,7 +270,7 @@ func TestARunBelongsToTheTenantThatBeganIt(t *testing.T) {
 	drainertest.Exec(t, w.acme, callEnqueue, "shared", "3", "noop/x", "b", "{}")
 }
 
-// A prune that comes between a step and its commit sees none of the run's intents.
+// A prune between a step and its commit does not see that step.
 func TestARunWithAnUncommittedStepStaysItsTenants(t *testing.T) {
 	t.Parallel()
 	w := newWalled(t)
@@ -291,7 +293,7 @@ func TestARunWithAnUncommittedStepStaysItsTenants(t *testing.T) {
 	}
 }
 
-// The row of a run goes while its next step waits for it, and comes again with that step.
+// A prune deletes the row of a run while the run's next step waits for the row. The step then inserts it again.
 func TestAStepThatMeetsThePruneOfItsRunIsTaken(t *testing.T) {
 	t.Parallel()
 	w := newWalled(t)
@@ -314,8 +316,8 @@ func TestAStepThatMeetsThePruneOfItsRunIsTaken(t *testing.T) {
 	}
 }
 
-// At REPEATABLE READ the step's transaction still sees the row of the run that a prune has taken away. It is told to run
-// again, also where the prune ends only while it waits.
+// At REPEATABLE READ, the step's transaction still sees the row of the run that a prune has deleted. It fails and has to
+// run again, also where the prune ends only while the step waits.
 func TestAStepWithAnOldSnapshotOfAPrunedRunRunsAgain(t *testing.T) {
 	t.Parallel()
 	for name, waits := range map[string]bool{"the prune is over": false, "the prune is under way": true} {
@@ -337,12 +339,12 @@ func TestAStepWithAnOldSnapshotOfAPrunedRunRunsAgain(t *testing.T) {
 			if err := w.meets(t, step, "2", prune, waits); sqlState(err) != "40001" {
 				t.Errorf("%v, want 40001", err)
 			}
-			drainertest.Exec(t, w.globex, callEnqueue, "run", "2", "noop/x", "b", "{}") // nothing is left of the run: anyone can begin it
+			drainertest.Exec(t, w.globex, callEnqueue, "run", "2", "noop/x", "b", "{}") // the run is gone, so any tenant can begin it
 		})
 	}
 }
 
-// meets returns what a step ends in if the owner's transaction commits while it waits, or before it begins.
+// meets returns the error of a step if the owner's transaction commits while the step waits, or before it begins.
 func (w *walled) meets(t *testing.T, producer pgx.Tx, step string, owner pgx.Tx, waits bool) error {
 	t.Helper()
 	ended := make(chan error, 1)
@@ -412,7 +414,7 @@ func TestATenantsNamespaceEntersItsKeys(t *testing.T) {
 	}
 }
 
-// limit sets a limit of acme's, and has the tenant's queue measured again before what comes next.
+// limit sets a limit of acme's. The next enqueue measures the tenant's queue again.
 func (w *walled) limit(column string, most int) {
 	w.t.Helper()
 	drainertest.Exec(w.t, w.owner, "UPDATE outbox.tenant SET "+column+" = $1 WHERE name = 'acme'", most)
@@ -447,7 +449,7 @@ func TestATenantsLimitsAreKept(t *testing.T) {
 				}
 			}
 			drainertest.Exec(t, w.globex, bulk, "other", 2*c.fits) // another tenant has limits of its own
-			// What is claimed makes room, as soon as the queue is measured.
+			// A claimed row makes room as soon as the queue is measured.
 			drainertest.Exec(t, w.owner, "DELETE FROM outbox.queue WHERE agent_run_id = 'first' AND intent_id % 2 = 0")
 			w.measureAnew()
 			drainertest.Exec(t, w.acme, bulk, "second", c.fits/2)
@@ -458,7 +460,8 @@ func TestATenantsLimitsAreKept(t *testing.T) {
 	}
 }
 
-// The clock of the database may begin a new second at any moment of the test: so much comes that no two seconds take it.
+// The clock of the database may begin a new second at any moment of the test. So the test enqueues more than two seconds
+// accept.
 func TestATenantEnqueuesSoManyIntentsASecond(t *testing.T) {
 	t.Parallel()
 	w := newWalled(t)
@@ -480,13 +483,13 @@ func TestATenantEnqueuesSoManyIntentsASecond(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range seconds {
-		if s.Intents > most+statement { // the rows of one statement may be of a second's end, and are counted in the next one
+		if s.Intents > most+statement { // a statement at a second's end may count in the next second
 			t.Errorf("%d intents were enqueued in one second, with a limit of %d", s.Intents, most)
 		}
 	}
 }
 
-// race has four producers of acme enqueue an intent after the other, refused or not, until the owner is told so.
+// race lets four producers of acme enqueue one intent after the other, refused or not, until the query returns true.
 func (w *walled) race(what, until string, args ...any) {
 	w.t.Helper()
 	var racers sync.WaitGroup
@@ -512,9 +515,10 @@ func (w *walled) race(what, until string, args ...any) {
 	drainertest.Eventually(w.t, what, func() bool { return drainertest.Value[bool](w.t, w.owner, until, args...) })
 }
 
-// What two producers that set a counter at once lose of it is found as the queue is measured, a second later. So more than
-// 10 % beyond the limit are enqueued for a second at most. The test tolerates five, because on a busy machine the producer
-// that measures waits for a processor, and what takes long is measured less often.
+// Two producers that set a counter at once lose some of its count. The next measurement of the queue, a second later,
+// finds it. So producers can enqueue beyond the limit by more than 10 % for a second at most. The test tolerates five
+// seconds more, because on a busy machine the producer that measures waits for a processor, and a slow measurement is
+// made less often.
 func TestProducersThatRaceKeepTheLimitsOfTheQueue(t *testing.T) {
 	t.Parallel()
 	const fits = 200
@@ -535,8 +539,8 @@ func TestProducersThatRaceKeepTheLimitsOfTheQueue(t *testing.T) {
 	}
 }
 
-// Producers that begin a new second at once may set its counter twice, and intents of a second's end are counted in the
-// next one. So the test tolerates twice as many, which without a limit would be enqueued in a moment.
+// Producers that begin a new second at once may set its counter twice, and intents at a second's end may count in the
+// next second. So the test tolerates twice as many. Without a limit, that number would be enqueued in a moment.
 func TestProducersThatRaceKeepTheRate(t *testing.T) {
 	t.Parallel()
 	w := newWalled(t)
@@ -550,7 +554,7 @@ func TestProducersThatRaceKeepTheRate(t *testing.T) {
 	fault.Injected(t, 93, 1)
 }
 
-// A producer that is late finds the counter of the next second, and after the clock was set back all counters are ahead.
+// A late producer finds the counter of the next second. After the clock was set back, all counters are ahead.
 func TestACounterThatIsAheadOfTheClockRefusesNothing(t *testing.T) {
 	t.Parallel()
 	const ahead = `SELECT setval('outbox.tenant_' || tenant_id || '_' || $1, (floor(extract(epoch FROM clock_timestamp()))::bigint + $2) * $3) FROM outbox.tenant WHERE name = 'acme'`
@@ -579,7 +583,7 @@ func TestACounterThatIsAheadOfTheClockRefusesNothing(t *testing.T) {
 	}
 }
 
-// A producer that has not committed keeps no other of its tenant waiting.
+// A producer that has not committed does not make another producer of its tenant wait.
 func TestProducersOfALimitedTenantDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	w := newWalled(t)
@@ -593,7 +597,7 @@ func TestProducersOfALimitedTenantDoNotWaitForEachOther(t *testing.T) {
 	drainertest.Exec(t, other, callEnqueue, "two", "1", "noop/x", "b", "{}")
 }
 
-// An owner who lifts limits has not committed yet, or has just done so.
+// An owner has lifted the limits, and has not committed yet.
 func TestAProducerMeetsNoLimitThatIsBeingLifted(t *testing.T) {
 	t.Parallel()
 	w := newWalled(t)
@@ -605,8 +609,8 @@ func TestAProducerMeetsNoLimitThatIsBeingLifted(t *testing.T) {
 	drainertest.Exec(t, producer, callEnqueue, "run", "1", "noop/x", "b", "{}")
 }
 
-// A producer finds the counters of a tenant that is just being deleted, or, with an older snapshot, the tenant without
-// them. Once it runs again, its login is no tenant's.
+// A producer finds the counters of a tenant that is being deleted, or, with an older snapshot, the tenant without its
+// counters. When the producer runs again, its login belongs to no tenant.
 func TestAProducerWhoseTenantIsBeingDeletedRunsAgain(t *testing.T) {
 	t.Parallel()
 	for name, waits := range map[string]bool{"it is gone": false, "it is going": true} {
@@ -679,7 +683,7 @@ func TestAnAgentsLockKeepsNoOwnerFromItsTenants(t *testing.T) {
 	}
 }
 
-// Each sees the other's tenant until that one's owner has committed.
+// Each owner sees the tenant that the other one deletes, until the other one has committed.
 func TestOwnersWhoDeleteTheLastTenantsAtOnceTakeTheWallsDown(t *testing.T) {
 	t.Parallel()
 	w := newWalled(t)
@@ -717,13 +721,13 @@ func TestATenantThatRepeatsItselfIsAnsweredAndFillsNoDisk(t *testing.T) {
 				drainertest.Exec(t, w.acme, statement, "bulk", "step-1", "noop/x", "b", `{"n": 1}`)
 				drainertest.Exec(t, w.globex, statement, "other", "s", "noop/x", "b", "{}")
 			}
-			drainertest.Exec(t, w.acme, callEnqueue, "new", "s", "noop/x", "b", "{}") // a repetition takes the place of no new intent
+			drainertest.Exec(t, w.acme, callEnqueue, "new", "s", "noop/x", "b", "{}") // repetitions do not count as new intents
 			recorded := func(tenant string) string {
 				return drainertest.Value[string](t, w.owner, `SELECT string_agg(n::text, ' ' ORDER BY n DESC) FROM (
 					SELECT count(*) n FROM outbox.duplicate d JOIN outbox.intent i ON i.id = d.intent_id JOIN outbox.tenant t ON t.tenant_id = i.tenant
 					WHERE t.name = $1 GROUP BY date_trunc('second', seen_at)) _`, tenant)
 			}
-			if got := recorded("acme"); drainertest.Value[int](t, w.owner, "SELECT split_part($1, ' ', 1)::int", got) > most+1 { // one may be of a second's end
+			if got := recorded("acme"); drainertest.Value[int](t, w.owner, "SELECT split_part($1, ' ', 1)::int", got) > most+1 { // one may count in the next second
 				t.Errorf("in each second %s repetitions were recorded, with a limit of %d", got, most)
 			}
 			if n := drainertest.Value[int](t, w.owner, `SELECT count(*) FROM outbox.duplicate d JOIN outbox.intent i ON i.id = d.intent_id
@@ -734,7 +738,7 @@ func TestATenantThatRepeatsItselfIsAnsweredAndFillsNoDisk(t *testing.T) {
 	}
 }
 
-// A login that may create roles is a member of those that it made, only to administer them (from PostgreSQL 16 on).
+// From PostgreSQL 16 on, a login that created roles is a member of them, but only to administer them.
 func TestALoginThatMadeATenantsRoleIsNotItsAgent(t *testing.T) {
 	t.Parallel()
 	url := drainertest.Database(t)

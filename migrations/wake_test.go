@@ -80,7 +80,7 @@ func TestWhatIsRolledBackKeepsNothingFromWakingTheLane(t *testing.T) {
 	}
 }
 
-// slowDisk holds up the commits of those who insert into the table commits.
+// slowDisk delays the commit of each transaction that inserts into the table commits.
 type slowDisk struct {
 	t    *testing.T
 	pool *pgxpool.Pool
@@ -95,7 +95,7 @@ func newSlowDisk(t *testing.T, pool *pgxpool.Pool) slowDisk {
 	return slowDisk{t, pool}
 }
 
-// enqueue returns while the commit is under way, which letGo lets come to its end.
+// enqueue returns while its commit is in progress. letGo lets the commit end.
 func (d slowDisk) enqueue(step, tool string) (letGo func()) {
 	d.t.Helper()
 	disk, tx := drainertest.Begin(d.t, d.pool), drainertest.Begin(d.t, d.pool)
@@ -175,8 +175,8 @@ func TestWakingALaneLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// A session that forbids sequential scans, as outbox.enqueue does, would
-// otherwise compile this (JIT) each time, which takes longer than all the rest.
+// outbox.enqueue forbids sequential scans. Without the index, its session would compile this query (JIT) each time,
+// which takes longer than all the rest.
 func TestWhetherALaneWaitsIsReadFromAnIndex(t *testing.T) {
 	t.Parallel()
 	tx := drainertest.Begin(t, withIdleLanes(t))
@@ -194,8 +194,7 @@ func withIdleLanes(t *testing.T) *pgxpool.Pool {
 	return pool
 }
 
-// What is in pg_catalog is replaced in this test's database alone: to fill the
-// queue takes 4 GB.
+// The test replaces a function of pg_catalog in its own database only, because filling the queue takes 4 GB.
 func TestAgentsCommitThoughTheQueueOfNotificationsIsFull(t *testing.T) {
 	t.Parallel()
 	pool := withIdleLanes(t)
@@ -220,8 +219,8 @@ func newAudited(t *testing.T) *audited {
 	return &audited{t, drainertest.Connect(t, drainertest.Database(t))}
 }
 
-// intent commits one, and appends what became of it, in that order. An attempt
-// is "outcome [ref=R] [replayed] [lookup] [unsent] [at=INTERVAL]".
+// intent commits an intent and appends its attempts in that order. An attempt is
+// "outcome [ref=R] [replayed] [lookup] [unsent] [ago=INTERVAL]".
 func (a *audited) intent(run, step, tool, payload string, attempts ...string) int64 {
 	a.t.Helper()
 	enqueued, err := enqueue(a.t, a.pool, run, step, tool, "scope", payload)
@@ -255,7 +254,7 @@ func (a *audited) append(intent int64, number int, words []string) {
 		intent, number, ago, outcome, status, ref, slices.Contains(words, "replayed"), slices.Contains(words, "unsent"), slices.Contains(words, "lookup"))
 }
 
-// rows are the answer, a row a string.
+// rows returns the answer, with one string for each row.
 func (a *audited) rows(query string, args ...any) []string {
 	a.t.Helper()
 	rows, err := a.pool.Query(a.t.Context(), query, args...)
@@ -406,7 +405,7 @@ func TestAwaitTellsWhatHasSettledAndWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// await reads as its caller: what the view refuses to a login it refuses too.
+// await reads with the rights of its caller, so a login that may not read the view may not read with await either.
 func TestAwaitTellsNoMoreThanTheView(t *testing.T) {
 	t.Parallel()
 	owner := drainertest.Connect(t, drainertest.Database(t))
@@ -483,7 +482,7 @@ func TestALoginArmsForHalfAMinuteAndWithOneRow(t *testing.T) {
 	}
 }
 
-// A login's own open transaction, and one that may not write, leave a wait without notifications, and nothing worse.
+// In a read-only transaction, or beside another open transaction of its login, a wait has no notifications, but works.
 func TestAwaitHoldsNothingUpAndWritesOnlyWhereItMay(t *testing.T) {
 	t.Parallel()
 	url := drainertest.Database(t)
@@ -499,5 +498,5 @@ func TestAwaitHoldsNothingUpAndWritesOnlyWhereItMay(t *testing.T) {
 	}
 	open := drainertest.Begin(t, agent)
 	drainertest.Exec(t, open, `SELECT outbox.await('{1}')`)
-	await(t, agent, 1) // comes back
+	await(t, agent, 1) // it does not wait for the open transaction
 }

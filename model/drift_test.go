@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
-// Of a word that is new in the schema the models would say nothing.
+// The models would say nothing about a word that is new in the schema.
 func TestTheModelsKnowTheWordsOfTheSchema(t *testing.T) {
 	t.Parallel()
 	o := real.New(t)

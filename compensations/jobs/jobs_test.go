@@ -86,7 +86,7 @@ func TestWhatCannotRunSaysWhy(t *testing.T) {
 	}
 }
 
-// tick is a part whose only job, at the start, says that it ran.
+// tick is a part whose only job runs at the start, and then closes ran.
 type tick struct {
 	river.WorkerDefaults[tickArgs]
 	ran chan struct{}
@@ -110,7 +110,7 @@ func (t *tick) Work(context.Context, *river.Job[tickArgs]) error {
 	return nil
 }
 
-// lines passes on what is logged.
+// lines receives each logged line, and drops lines that do not fit.
 type lines chan string
 
 func (l lines) Write(line []byte) (int, error) {
@@ -121,7 +121,7 @@ func (l lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// away is a pool whose database cannot be reached until the line to it is brought up.
+// away returns a pool whose database cannot be reached until the returned proxy is brought up.
 func away(t *testing.T) (*pgxpool.Pool, *pgproxy.Proxy) {
 	t.Helper()
 	url := drainertest.Database(t)
@@ -240,13 +240,13 @@ func TestJobsThatStandStillShow(t *testing.T) {
 	assert(otherKinds, time.Hour, 5*time.Second, "a job of kind saga")
 	assert("saga_look", 2*time.Hour, 5*time.Second, "a job of kind saga_look has been due for 2h0m")
 
-	// A client that works other jobs is busy; it does not stand still.
+	// A client that works other jobs is busy, so it has not stopped.
 	if err := w.Work(t.Context(), &rivertype.JobRow{}, func(ctx context.Context) error { return ctx.Err() }); err != nil {
 		t.Fatal(err)
 	}
 	assert("saga_look", 2*time.Hour, 5*time.Second, "")
 
-	// What could not be seen is no reason to believe that all is well.
+	// A watch that cannot read the jobs must not report that all is well.
 	pool.Close()
 	if err := w.see(t.Context()); err == nil {
 		t.Error("it looks into a closed pool")
@@ -257,7 +257,7 @@ func TestJobsThatStandStillShow(t *testing.T) {
 	assert("saga_look", 2*time.Hour, 5*time.Second, "it could not be seen")
 }
 
-// A process whose clock is ahead gave the jobs back, or the clock of the one that leads is behind.
+// The clock of the process that gave the jobs back is ahead, or the clock of the leader is behind.
 func TestAJobThatOneProcessesClockHidesIsMadeDue(t *testing.T) {
 	t.Parallel()
 	pool := drainertest.Connect(t, drainertest.Database(t))

@@ -35,7 +35,7 @@ func somePage(state pages.State) pages.Page {
 	return page
 }
 
-// told sends a page and returns what arrived.
+// told sends a page and returns the message that arrived.
 func told(t *testing.T, sender func(url string) pages.Sender, page pages.Page) message {
 	t.Helper()
 	r := newReceiver(t)
@@ -52,7 +52,7 @@ const detailsOf = `{"count":1,"incident_id":7,"generation":2,"dedup_key":"` + de
 	`"opened_at":"2026-03-01T11:00:00Z",%s` +
 	`"summary":"outcome_unknown: it is not known whether this effect happened (stripe/create_charge, intent 42)"%s}`
 
-// todoOf is the text that only a page of an open incident says.
+// todoOf is the text that only a page of an open incident has.
 const todoOf = `,"todo":["drainer intents show 42","drainer intents retry 42 --config FILE --reason TEXT","drainer intents resolve 42 --as completed|failed --reason TEXT","drainer incidents ack 7 --reason TEXT"]`
 
 func TestPagerDutyIsTriggeredAcknowledgedAndResolvedUnderOneKey(t *testing.T) {
@@ -90,7 +90,7 @@ func TestSlackIsToldInWords(t *testing.T) {
 	}
 }
 
-// Who may enqueue writes tool names, and who may acknowledge writes a name of their own.
+// An agent may enqueue with any tool name, and an operator may acknowledge under any name.
 func TestAToolsNameWritesNoLinkAndNoMentionIntoAPage(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
@@ -226,7 +226,7 @@ func mustWebhook(t *testing.T, url string) pages.Sender {
 	return sender
 }
 
-// canary stands for every secret: in addresses, keys and what servers echo.
+// canary stands for every secret: in addresses, in keys and in the text that servers echo.
 const canary = "c4n4ry"
 
 func TestAFailedPageShowsNeitherAddressNorSecret(t *testing.T) {
@@ -313,7 +313,7 @@ func TestEveryKindSaysWhatItMeansAndWhatToType(t *testing.T) {
 	}
 }
 
-// ofOutbox is the page of a changed history, which is about no intent.
+// ofOutbox returns the page of a changed history, which is about no intent.
 func ofOutbox() pages.Page {
 	page := somePage(pages.Open)
 	page.Kind, page.IntentID, page.ToolName, page.IdempotencyKey = incident.HistoryChanged, 0, "", ""
@@ -477,8 +477,7 @@ func TestAToolWithoutASlashIsItsOwnProvider(t *testing.T) {
 	}
 }
 
-// receiver is the other side of a channel: a real server that keeps what it
-// accepted.
+// receiver is the server of a channel: a real HTTP server that keeps the messages that it accepted.
 type receiver struct {
 	t        *testing.T
 	server   *httptest.Server

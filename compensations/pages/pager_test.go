@@ -26,7 +26,7 @@ import (
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
-// action is the request to PagerDuty.
+// action returns the event action of a message to PagerDuty.
 func (m message) action() string {
 	for _, action := range []string{"trigger", "acknowledge", "resolve"} {
 		if strings.Contains(m.body, `"event_action":"`+action+`"`) {
@@ -111,7 +111,7 @@ func TestAPagerThatWasDownForTenTriesHearsOnceItIsBack(t *testing.T) {
 	d.assertDiscreet()
 }
 
-// Each of the channels that hang could take a worker for as long as it hangs.
+// Each channel that hangs could occupy a worker for as long as it hangs.
 func TestChannelsThatHangKeepNoOtherFromHearing(t *testing.T) {
 	t.Parallel()
 	d, up := newDesk(t), newReceiver(t)
@@ -160,7 +160,7 @@ func TestTenThousandIncidentsTellOfEachKindAndProviderOnce(t *testing.T) {
 	t.Parallel()
 	d, r := newDesk(t), newReceiver(t)
 	const providers, each = 20, 10_000
-	kinds := []incident.Kind{ // which no look resolves because it finds no cause
+	kinds := []incident.Kind{ // a look does not resolve these, although it finds no cause
 		incident.OutcomeUnknown, incident.CompensationFailed, incident.ReversalWindowExpired, incident.SagaStalled, incident.RefusedIntent, incident.FirstReplay,
 	}
 	d.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id)
@@ -243,7 +243,7 @@ func TestWhatWasAcknowledgedWhileThePagerWasDownWakesNobody(t *testing.T) {
 	before := r.tries.Load()
 	drainertest.Eventually(t, "it is tried again", func() bool { return r.tries.Load() > before+1 })
 	up.Store(true)
-	r.expect("acknowledge") // an answer may have been lost, so it could know of it
+	r.expect("acknowledge") // an answer may have been lost, so the pager could know the incident
 	d.looks()
 	r.assertSilent()
 }
@@ -290,7 +290,7 @@ func TestOutboxesThatShareAPagerPageUnderDifferentKeys(t *testing.T) {
 	r, keys := newReceiver(t), map[string]bool{}
 	for range 2 {
 		d := newDesk(t)
-		d.exec(`UPDATE outbox.fingerprint_key SET key = sha256(uuid_send(gen_random_uuid()))`) // the databases of tests are copies of one
+		d.exec(`UPDATE outbox.fingerprint_key SET key = sha256(uuid_send(gen_random_uuid()))`) // the databases of tests are copies of one template
 		d.work(quick(channel("pagerduty", pages.NewPagerDuty(r.server.URL, "R0"))))
 		d.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('history_changed', 0, '')`)
 		keys[dedupKey(r.expect("trigger"))] = true
@@ -300,7 +300,7 @@ func TestOutboxesThatShareAPagerPageUnderDifferentKeys(t *testing.T) {
 	}
 }
 
-// Resolved and opened again between two looks, the first opening still ends.
+// An incident is resolved and opened again between two looks. The page of its first opening still ends.
 func TestWhatWasOpenedAgainMeanwhileEndsUnderItsOldKey(t *testing.T) {
 	t.Parallel()
 	d, r := newDesk(t), newReceiver(t)
@@ -367,7 +367,7 @@ func TestThreeRunnersPageOnce(t *testing.T) {
 	r.assertSilent()
 }
 
-// run is a process of its own, with the runner that daemons have.
+// run starts the runner of a daemon, as a process of its own would.
 func (d *desk) run(settings pages.Settings) {
 	d.t.Helper()
 	pool, err := jobs.OpenPool(d.t.Context(), pgpool.At(d.url))
@@ -394,7 +394,7 @@ func (d *desk) run(settings pages.Settings) {
 func TestPagesThatAChannelRefusesKeepNoOtherOut(t *testing.T) {
 	t.Parallel()
 	d, r := newDesk(t), newReceiver(t)
-	const refused = 12 // more than are under way at once
+	const refused = 12 // more than are sent at once
 	for n := range refused {
 		d.incidentAt(incident.OutcomeUnknown, fmt.Sprintf("sim%d", n))
 	}
@@ -414,7 +414,7 @@ func TestPagesThatAChannelRefusesKeepNoOtherOut(t *testing.T) {
 func TestPagesOfAProcessThatDiedAreSentByOthers(t *testing.T) {
 	t.Parallel()
 	d, r := newDesk(t), newReceiver(t)
-	const left = 12 // more than are under way at once
+	const left = 12 // more than are sent at once
 	for n := range left {
 		d.incidentAt(incident.OutcomeUnknown, fmt.Sprintf("sim%d", n))
 		d.exec(`INSERT INTO outbox.river_job (kind, queue, state, args, attempt, max_attempts, attempted_at, attempted_by)
@@ -442,7 +442,7 @@ func TestAPageThatAShutdownMeetsIsRecordedBeforeItEnds(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	pager := pages.New(d.db, quick(channel("slack", senderFunc(func(context.Context) error {
-		stop() // it had arrived when the process was told to end
+		stop() // the page has arrived when the shutdown begins
 		return nil
 	}))), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	incidents := make(chan struct{}, 1)
@@ -497,7 +497,7 @@ func newDesk(t *testing.T) *desk {
 	return d
 }
 
-// quick looks and retries many times a second, and repeats nothing.
+// quick returns settings with many looks and retries a second, and without repetitions.
 func quick(channels ...pages.Channel) pages.Settings {
 	settings := pages.Defaults(channels, []string{"sim"})
 	settings.Interval = 100 * time.Millisecond
@@ -540,7 +540,7 @@ func (d *desk) work(settings pages.Settings) *pages.Pager {
 	return pager
 }
 
-// incident opens one of a new intent, and returns its id.
+// incident opens an incident of a new intent, and returns the incident's id.
 func (d *desk) incident(kind incident.Kind) int64 {
 	d.t.Helper()
 	return d.incidentAt(kind, "sim")
@@ -563,8 +563,7 @@ func one[V any](d *desk, sql string, args ...any) V {
 	return drainertest.Value[V](d.t, d.db, sql, args...)
 }
 
-// looks waits until the pager has looked several times more, and all that was
-// found has been sent.
+// looks waits until the pager has looked several times more, and has sent all pages that it found.
 func (d *desk) looks() {
 	d.t.Helper()
 	const finished = `SELECT count(*) FROM outbox.river_job WHERE kind = 'page_look' AND state = 'completed'`
@@ -575,7 +574,7 @@ func (d *desk) looks() {
 	})
 }
 
-// value is a series as /metrics shows it, and whether it is there.
+// value returns the value of a series as /metrics shows it, and whether the series exists.
 func (d *desk) value(name string, labels map[string]string) (float64, bool) {
 	d.t.Helper()
 	families, err := d.metrics.Gather()
@@ -604,8 +603,7 @@ func (d *desk) assertPages(channel, outcome string, want float64) {
 	}
 }
 
-// assertDiscreet fails if anything of an agent or a secret was logged or kept
-// in River's tables.
+// assertDiscreet fails if the log or River's tables have a secret, or data of an agent.
 func (d *desk) assertDiscreet() {
 	d.t.Helper()
 	kept := one[string](d, `SELECT coalesce(string_agg(row_to_json(j)::text, ' '), '') FROM outbox.river_job j`)
@@ -631,7 +629,7 @@ func TestAReloadTellsOtherChannels(t *testing.T) {
 			t.Errorf("what is %s of the new channel is not counted from 0", outcome)
 		}
 	}
-	after.next() // of the incident that it has not heard of
+	after.next() // of the incident that the channel does not know yet
 	d.incident(incident.CompensationFailed)
 	if m := after.next(); !strings.Contains(m.body, "compensation_failed") {
 		t.Errorf("the new channel got %s", m.body)
@@ -648,7 +646,7 @@ func TestAPageUnderWayToAChannelThatIsGoneEnds(t *testing.T) {
 	drainertest.Eventually(t, "it is tried", func() bool { return down.tries.Load() > 0 })
 
 	pager.Use(nil, []string{"sim"})
-	d.looks() // which also waits for the page's job
+	d.looks() // looks also waits for the page's job
 	tried := down.tries.Load()
 	d.looks()
 	if again := down.tries.Load(); again != tried {

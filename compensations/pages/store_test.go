@@ -25,7 +25,7 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
-// tables are an outbox whose rows a test writes itself.
+// tables is the store of an outbox whose rows the tests write themselves.
 type tables struct {
 	store
 	t *testing.T
@@ -61,7 +61,7 @@ func (o tables) mustEnqueue(step, tool string) int64 {
 	return id
 }
 
-// incidents tells each as "intent generation state", the oldest first.
+// incidents returns each incident as "intent generation state", the oldest first.
 func (o tables) incidents(kind incident.Kind) []string {
 	o.t.Helper()
 	return drainertest.Column[string](o.t, o.pool, `SELECT intent_id || ' ' || generation || CASE WHEN resolved_at IS NULL THEN ' open' ELSE ' resolved' END
@@ -77,7 +77,7 @@ func (o tables) assertIncidents(kind incident.Kind, want ...string) {
 
 var pager = Channel{Name: "pager", Repeat: time.Hour, Match: incident.Match{Kinds: incident.Kinds()}}
 
-// shut shuts a gate for a refusal of this side: that of the intent, 0 for one that is not known.
+// shut shuts a gate because the provider refused this side when it got the intent; 0 is an intent that is not known.
 func (o tables) shut(gate string, kind incident.Kind, intent int64) {
 	o.t.Helper()
 	table := "provider"
@@ -123,7 +123,7 @@ func TestARefusedProviderPagesThoughNoRowWaitsForIt(t *testing.T) {
 	}
 }
 
-// No index finds an attempt by its outcome: a scan of a big table would end no look in time.
+// No index finds an attempt by its outcome, and a scan of a large table would take longer than a look may.
 func TestRefusedGatesAreFoundWithoutReadingAttempts(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)
@@ -133,7 +133,7 @@ func TestRefusedGatesAreFoundWithoutReadingAttempts(t *testing.T) {
 	o.assertIncidents(incident.CredentialsRefused, "1 1 open")
 }
 
-// As where a fallback is refused as well. An intent has one incident of a kind.
+// A fallback may refuse this side as well. An intent has only one incident of a kind.
 func TestAnIncidentNamesEachGateThatRefusedItsIntent(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)
@@ -194,7 +194,7 @@ func TestAChannelIsToldWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	const acknowledged, resolved = "acknowledged_at = now()", "resolved_at = now()"
 	for name, test := range map[string]struct {
-		incident string // what was done to it
+		incident string // the columns that were set
 		page     string // told and told_at; empty: it was never begun
 		want     State  // empty: nothing
 	}{
@@ -241,7 +241,7 @@ func TestAChannelIsToldWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-// one is the only page that is due, if any is.
+// one returns the only page that is due, if any is.
 func (o tables) one() (page Page, due bool) {
 	o.t.Helper()
 	pages, err := o.due(o.t.Context(), pager, 10)
@@ -255,7 +255,7 @@ func (o tables) one() (page Page, due bool) {
 	return pages[0], true
 }
 
-// mustBegin reports which try it is, 0 for none.
+// mustBegin begins to send a page. It returns the number of the try, or 0 if the page may not be sent.
 func (o tables) mustBegin(page Page) (try int) {
 	o.t.Helper()
 	try, err := o.begin(o.t.Context(), pager.Name, page)
@@ -263,8 +263,8 @@ func (o tables) mustBegin(page Page) (try int) {
 	return try
 }
 
-// What another process does, and when it failed, is told by the row and by the
-// database's clock. River's jobs are not asked.
+// The row and the database's clock tell whether another process sends a page, and when a try failed. River's jobs do not
+// count.
 func TestAPageIsSentByOneProcessAtATimeAndTriedAgainByTheDatabasesClock(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)
@@ -352,7 +352,7 @@ func TestOfAKindOfPageComesFirstWhatWasTriedLeastLately(t *testing.T) {
 	}
 }
 
-// Four kinds of page wait, of each far more than are asked for, and never get fewer.
+// Four kinds of page wait. Far more of each kind are due than a look takes, and none of them is ever sent.
 func TestNoKindOfPageKeepsAnotherOut(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long")
@@ -371,7 +371,7 @@ func TestNoKindOfPageKeepsAnotherOut(t *testing.T) {
 				counts[[]string{"new", "missed", "repetition", "end"}[(id-1)/10]]++
 			}
 		}
-		// A ninth of what is asked for, at least half of that where chance decides alone.
+		// Each kind gets a ninth of the pages at least, or half of that where chance decides alone.
 		if counts["repetition"] < looks/20 || counts["missed"] < looks/10 || counts["end"] < looks/10 || counts["new"] < looks*3/9 {
 			t.Errorf("%d at a time: %v", limit, counts)
 		}
@@ -491,7 +491,7 @@ func TestIncidentsAfterAnAcknowledgementAreAnotherOpening(t *testing.T) {
 	o.assertTold("and the second", "resolved 3 of outcome_unknown sim")
 }
 
-// Two processes see another first incident of one group where a transaction commits late.
+// Where a transaction commits late, two processes see different first incidents of one group.
 func TestAGroupThatWasOpenedTwiceEndsOnce(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)
@@ -537,7 +537,7 @@ func TestAChannelGetsWhatItsMatchChooses(t *testing.T) {
 	}
 }
 
-// Incidents that a channel does not get are another channel's to acknowledge.
+// A channel's page must not acknowledge incidents that only other channels get.
 func TestAPageOfANarrowChannelNamesNoCommandThatAcknowledgesMore(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)
@@ -571,7 +571,7 @@ func TestAPageOfANarrowChannelNamesNoCommandThatAcknowledgesMore(t *testing.T) {
 	}
 }
 
-// Agents make up the names of providers, and each would be a page.
+// Agents may make up names of providers, and each name would be a page.
 func TestProvidersThatNobodyConfiguredAreOnePage(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)
@@ -581,7 +581,7 @@ func TestProvidersThatNobodyConfiguredAreOnePage(t *testing.T) {
 	o.assertTold("all", "open 30 of unconfigured_provider made-up-0")
 }
 
-// order is that in which the channel is to be told of incidents.
+// order returns the incidents in the order in which the channel is told of them.
 func (o tables) order(limit int) (incidents []int64) {
 	o.t.Helper()
 	due, err := o.due(o.t.Context(), pager, limit)
@@ -651,7 +651,7 @@ func TestAnOperationThatNoWorkerKnowsIsAnIncidentAfterAGrace(t *testing.T) {
 	age(2)
 	o.exec(`INSERT INTO outbox.worker (worker_id, providers, tools) VALUES (gen_random_uuid(), '{sim}', '{sim/typo}')`)
 	notice()
-	o.assertIncidents(incident.UnknownOperation) // its rows are on their way
+	o.assertIncidents(incident.UnknownOperation) // a living worker knows it and takes its rows
 	o.exec(`DELETE FROM outbox.worker`)
 	notice()
 	notice()
@@ -688,7 +688,7 @@ func TestAGateThatIsShutBecauseThisSideWasRefusedIsOneIncident(t *testing.T) {
 		become("open", string(kind))
 		o.assertIncidents(kind, fmt.Sprintf("%d 1 open", first))
 		become("half_open", string(kind))
-		o.exec(`DELETE FROM outbox.queue WHERE intent_id = $1`, first) // it tries the gate
+		o.exec(`DELETE FROM outbox.queue WHERE intent_id = $1`, first) // its row was claimed and tries the gate
 		notice()
 		o.assertIncidents(kind, fmt.Sprintf("%d 1 open", first))
 		become("closed", nil)
@@ -717,7 +717,8 @@ func TestARefusalOfAForgottenIntentPagesTheChannelsOfItsProvider(t *testing.T) {
 	}
 }
 
-// Gates of forgotten intents share an incident: each channel is told of its own gate, from its first to its last minute.
+// Gates of forgotten intents share an incident. Each channel is told when its own gate shuts, and when it no longer is
+// shut.
 func TestAChannelIsToldOfItsOwnGateBesideOthers(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)
@@ -755,7 +756,7 @@ func TestAChannelIsToldOfItsOwnGateBesideOthers(t *testing.T) {
 	assert("all allow", []string{"resolved 1 of forbidden stripe"}, []string{"resolved 1 of forbidden mail"})
 }
 
-// The detail of any other incident is no name.
+// Only the detail of a refused gate's incident is a name. The details of other incidents are not.
 func TestWhyAnIncidentWasOpenedIsTakenForNoProvider(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)
@@ -872,7 +873,7 @@ func TestWhatADeadWorkerLeftAtAProviderThatIsGoneIsAnIncident(t *testing.T) {
 	notice("sim")
 	o.assertIncidents(incident.UnconfiguredProvider) // a living worker takes it over
 
-	// The one that claimed it lives, and settles it, though a reload took the provider from it.
+	// The worker that claimed the row lives and settles it, although a reload took the provider from the worker.
 	o.exec(`UPDATE outbox.worker SET providers = '{}', worker_id = (SELECT worker_id FROM outbox.claim)`)
 	notice("sim")
 	o.assertIncidents(incident.UnconfiguredProvider)
@@ -931,8 +932,8 @@ func TestTheDrainersRoleIsEnough(t *testing.T) {
 	}
 }
 
-// The agent that enqueues chooses a tool's name. No page has another line, another
-// direction or another mention by it, and programs read what was said.
+// The agent that enqueues chooses a tool's name. The name must not add a line, a text direction or a mention to a page,
+// and programs must still be able to read the page.
 func FuzzAToolsNameWritesNoPage(f *testing.F) {
 	for _, seed := range []string{
 		"stripe/create_charge", "", "/", "x/<!channel>\n```all is well```", "a\r\nb\u0085c\u2028d\u2029e\vf\fg", "\u202eegrahc\u202c/\u2066x", "&lt;!here&gt;", "`x`",
@@ -961,7 +962,7 @@ func FuzzAToolsNameWritesNoPage(f *testing.F) {
 				}
 			}
 			alert := newAlert(page, at)
-			// What is no code in a client's eyes is a link, a mention or bold by these.
+			// With these characters, clients show a text outside of code as a link, a mention or bold.
 			for _, text := range []string{page.Summary(), alert.Labels["provider"], alert.Labels["operation"], page.details().Operation, page.details().Provider} {
 				if strings.ContainsAny(strings.TrimPrefix(text, "outcome_unknown: "), ".:@#*~<>&`\\\"'") {
 					t.Errorf("%q becomes %q", name, text)
@@ -1002,7 +1003,7 @@ func TestARequestThatDoesNotReachTheDatabaseSaysWhatItWas(t *testing.T) {
 func TestAChannelThatDoesNotAnswerInTimeIsOutOfReach(t *testing.T) {
 	t.Parallel()
 	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // only then does the server hear of the client's end
+		_, _ = io.Copy(io.Discard, r.Body) // only then does the server notice that the client has gone
 		<-r.Context().Done()
 	}))
 	t.Cleanup(silent.Close)
@@ -1038,7 +1039,7 @@ func (s sent) Send(context.Context, Page) error {
 	return nil
 }
 
-// No process could find out later that a channel may have heard of it.
+// If it were sent, no process could find out later that the channel may have got it.
 func TestAPageThatCannotBeNotedIsNotSent(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)

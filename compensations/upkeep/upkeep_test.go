@@ -24,7 +24,7 @@ const day = 24 * time.Hour
 
 var retention = Retention{MaxRun: 95 * day, Tools: map[string]time.Duration{"noop/x": 90 * day, "noop/long": 900 * day, "noop/noop": 90 * day}}
 
-// outbox is a real one, with River beside it.
+// outbox is a real outbox, in which the tests run River's jobs.
 type outbox struct {
 	t       *testing.T
 	db      *pgxpool.Pool
@@ -38,7 +38,7 @@ func newOutbox(t *testing.T) *outbox {
 	return &outbox{t: t, db: db, metrics: prometheus.NewRegistry(), log: &drainertest.Log{}}
 }
 
-// settled commits intents of one run, steps from to to-1, that ended a hundred days ago.
+// settled commits intents of one run, steps from to to-1, that were enqueued 100 days ago and ended 99 days ago.
 func (o *outbox) settled(tool string, from, to int) {
 	o.t.Helper()
 	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, created_at)
@@ -112,7 +112,7 @@ func (o *outbox) run(part *Upkeep) {
 	}
 }
 
-// prune takes the slice of a job with that metadata.
+// prune executes a slice as a job with that metadata would.
 func prune(t *testing.T, part *Upkeep, metadata string) error {
 	t.Helper()
 	job := &river.Job[pruneArgs]{JobRow: &rivertype.JobRow{Metadata: []byte(metadata)}}
@@ -138,7 +138,7 @@ func TestTheLeaderPrunesSoonAfterItsStartUntilNothingIsLeft(t *testing.T) {
 	}
 }
 
-// Starting over with every slice would never get past what is kept.
+// If every slice started over, no slice would get past the intents that are kept.
 func TestASliceGoesOnWhereTheLastOneEnded(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -159,7 +159,7 @@ func TestWhatNoFileNamesIsKept(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	o.settled("another/tool", 0, 20)
-	o.settled("noop", 20, 40) // which is noop/noop
+	o.settled("noop", 20, 40) // the tool noop/noop
 	o.run(o.upkeep())
 	if left, kept := o.count(`SELECT count(*) FROM outbox.intent`), o.count(`SELECT count(*) FROM outbox.intent WHERE tool_name = 'another/tool'`); left != 20 || kept != 20 {
 		t.Errorf("%d intents are left, %d of them of a tool that another process may know; want its 20", left, kept)
@@ -221,7 +221,7 @@ func TestAPruneThatFailsSaysWhatFailed(t *testing.T) {
 	part.pace = pace{looks: 3, slice: time.Nanosecond}
 	for want, metadata := range map[string]string{
 		"read where the prune was: ": `{"output": "nowhere"}`,
-		"note where the prune is: ":  `{}`, // which takes a job of River's
+		"note where the prune is: ":  `{}`, // only a job of River's can note it
 	} {
 		if err := prune(t, part, metadata); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("with %s it says %v, want %q", metadata, err, want)

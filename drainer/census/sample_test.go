@@ -70,9 +70,9 @@ func TestRowsInDoubtAreShownBeforeTheirRetriesEnd(t *testing.T) {
 	o.enqueue("run", "sim/endless", 0, 1)
 	for step, change := range map[string]string{
 		"0": "first_attempt_at = now() - interval '50 minutes', maybe_applied = true",
-		"1": "first_attempt_at = now() - interval '50 minutes', maybe_applied = true, lookup = true", // it only asks
+		"1": "first_attempt_at = now() - interval '50 minutes', maybe_applied = true, lookup = true", // it will be looked up
 		"2": "first_attempt_at = now() - interval '50 minutes'",                                      // it was not sent
-		"3": "first_attempt_at = now() - interval '30 minutes', maybe_applied = true",                // it has time
+		"3": "first_attempt_at = now() - interval '30 minutes', maybe_applied = true",                // its key's life does not end soon
 	} {
 		o.exec(`UPDATE outbox.queue SET `+change+` WHERE intent_id = (SELECT id FROM outbox.intent WHERE step_id = $1 AND tool_name = 'sim/act')`, step)
 	}
@@ -107,10 +107,10 @@ func TestSagasAndIncidentsThatWaitAreCounted(t *testing.T) {
 	p.assertAge("incidents_oldest_unpaged_age_seconds", 500)
 }
 
-// As the pages group them: a page was about more than the incident that it names.
+// The census groups incidents as the pages do. A page is about a whole group, not only about the incident that it names.
 func TestAnIncidentWasToldOfWithItsGroup(t *testing.T) {
 	t.Parallel()
-	for name, told := range map[string]string{ // what the page names, and another incident of its group
+	for name, told := range map[string]string{ // the incident that the page names, and another one of its group
 		"of pruned intents":                   `('compensation_failed', 98, 'steps_forgotten'), ('compensation_failed', 99, 'late_effect')`,
 		"of a gate that another comes before": `('forbidden', 0, 'mail/send, sim/refund'), ('forbidden', 1, 'sim/act')`,
 	} {
@@ -162,7 +162,7 @@ func TestWhoeverPinsDeadRowsIsShownByItsKind(t *testing.T) {
 	if behind := p.shown()["postgres_oldest_xmin_age_transactions transaction"]; behind < 2 {
 		t.Errorf("%v transactions have begun since, want 2 at least", behind)
 	}
-	pinned := p.pins["transaction"] // another role's session: the database does not show since when
+	pinned := p.pins["transaction"] // the database does not show when another role's transaction began
 	pinned.since = time.Now().Add(-20 * time.Minute)
 	p.pins["transaction"] = pinned
 	p.count()
@@ -201,7 +201,7 @@ func TestRowsOfAProviderThatIsNotConfiguredAreWarnedOfOnceAMinute(t *testing.T) 
 	}
 }
 
-// repeat enqueues what is there, long enough ago for its commit to be seen by all.
+// repeat records repeated enqueues of intent 1. They are old enough for every session to see their commit.
 func (o *outbox) repeat(times int) {
 	o.t.Helper()
 	o.exec(`INSERT INTO outbox.duplicate (intent_id, seen_at) SELECT 1, now() - interval '6 seconds' FROM generate_series(1, $1)`, times)
@@ -230,8 +230,8 @@ func TestCountersAreThereAtZeroOnEveryProcess(t *testing.T) {
 	})
 }
 
-// In and out are compared: each enqueue counts once, in whichever sample, and what was
-// there before the first sample does not.
+// Operators compare the enqueued intents with the settled ones. So each enqueue counts once, in any sample. An enqueue
+// from before the first sample does not count.
 func TestEnqueuesAreCountedOnceAndNoLaterThanTheSampleAfter(t *testing.T) {
 	t.Parallel()
 	o := newCounted(t)
@@ -258,7 +258,7 @@ func TestEnqueuesAreCountedOnceAndNoLaterThanTheSampleAfter(t *testing.T) {
 	second.assertShows(map[string]float64{"enqueued_total sim": 6, "enqueued_total unconfigured": 2})
 }
 
-// However many come at once, a sample looks at few of them.
+// A sample reads only a few of the new intents, however many there are.
 func TestManyEnqueuesAreEstimated(t *testing.T) {
 	t.Parallel()
 	o := newCounted(t)
@@ -352,7 +352,7 @@ func TestADeadLeaderIsReplacedWhenItsLeaseIsOver(t *testing.T) {
 	heir.count()
 	o.expire()
 	heir.count()
-	dead.count() // it was only asleep
+	dead.count() // it was only suspended
 	if dead.counts() || !heir.counts() {
 		t.Error("the heir does not count alone")
 	}
@@ -376,7 +376,7 @@ func TestALeaderThatIsKilledIsReplacedWithinSeconds(t *testing.T) {
 	for tries := 1; ; tries++ { // a machine that is busy may take longer
 		o := newOutbox(t)
 		killed, heir := o.process(sim), o.process(sim)
-		killed.count() // and never comes back
+		killed.count() // it leads, and then never counts again
 		started := time.Now()
 		stop := heir.run()
 		drainertest.Eventually(t, "the heir counts", heir.counts)
@@ -400,7 +400,7 @@ func TestAnOldSampleIsNotShown(t *testing.T) {
 	}
 }
 
-// plan is a node of what EXPLAIN says.
+// plan is a node of EXPLAIN's output.
 type plan struct {
 	Node      string  `json:"Node Type"`
 	Relation  string  `json:"Relation Name"`
@@ -411,7 +411,7 @@ type plan struct {
 	Plans     []plan
 }
 
-// visit adds the rows that each table was asked for.
+// visit calls add with the rows that each node reads of its table.
 func (p plan) visit(add func(node, table string, rows float64)) {
 	if p.Relation != "" {
 		add(p.Node, p.Relation, (p.Rows+p.Filtered+p.Rechecked)*p.Loops)
@@ -421,7 +421,7 @@ func (p plan) visit(add func(node, table string, rows float64)) {
 	}
 }
 
-// whole may be read so: what the configuration bounds, and sequences of one row.
+// whole has the tables that a statement may read whole. The configuration bounds them, or they are sequences of one row.
 var whole = map[string]bool{"claim": true, "tool": true, "collisions": true, "last_collision": true}
 
 func TestNoStatementReadsATableWhole(t *testing.T) {
@@ -528,7 +528,7 @@ func TestAnUnusableURLIsRefusedWithoutItsPassword(t *testing.T) {
 	}
 }
 
-// Agents may leave out the slash where provider and operation have one name.
+// Agents may leave out the slash where the provider and its operation have the same name.
 func TestAToolOfItsProvidersNameIsLookedForUnderBothNames(t *testing.T) {
 	t.Parallel()
 	windows := map[string]time.Duration{"sim/sim": time.Hour}
@@ -557,7 +557,7 @@ func TestWhatWaitsForAShutOperationCountsForItsProvider(t *testing.T) {
 	p.assertAge("outbox_oldest_due_age_seconds sim", 0)
 }
 
-// The Helm chart has KEDA ask the outbox how many rows more daemons could send.
+// KEDA counts, with the query in the Helm chart, the rows that more daemons could send.
 func TestKEDACountsWhatALivingDaemonServes(t *testing.T) {
 	t.Parallel()
 	template, err := os.ReadFile("../../deploy/helm/drainer/templates/_triggers.tpl")
@@ -579,8 +579,8 @@ func TestKEDACountsWhatALivingDaemonServes(t *testing.T) {
 	}
 }
 
-// The console's last hour has what each process counted since it wrote last, and the greatest age that the
-// leader saw, for an hour.
+// The console shows the last hour from outbox.minute. Each process adds the attempts since its last write, and the
+// leader adds the greatest age that it saw. Rows older than an hour are deleted.
 func TestDaemonsAddTheirAttemptsToTheMinute(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -595,7 +595,7 @@ func TestDaemonsAddTheirAttemptsToTheMinute(t *testing.T) {
 		counters.MustRegister(attempts, took)
 		p.Count(counters)
 		p.count()
-		for range 2 { // the second time there is nothing new
+		for range 2 { // the first time there are no attempts yet
 			if err := p.write(t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -218,7 +218,7 @@ func serving(certificate tls.Certificate) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{certificate}}
 }
 
-// secure completes handshakes, and then waits for the other side to leave.
+// secure serves TLS. It completes handshakes, and then waits until the client closes the connection.
 func secure(t *testing.T, config *tls.Config) (address string) {
 	t.Helper()
 	return dispatchtest.ServeConns(t, func(conn net.Conn) {
@@ -226,13 +226,13 @@ func secure(t *testing.T, config *tls.Config) (address string) {
 	})
 }
 
-// greeting speaks first, and no TLS.
+// greeting serves connections without TLS, and sends the first bytes itself.
 func greeting(t *testing.T) (address string) {
 	t.Helper()
 	return dispatchtest.ServeConns(t, func(conn net.Conn) { _, _ = conn.Write([]byte("220 mail.example ESMTP\r\n")) })
 }
 
-// inFrontOfPostgres speaks TLS on behalf of a server that does not.
+// inFrontOfPostgres serves TLS in front of the Postgres server, which has no TLS.
 func inFrontOfPostgres(t *testing.T, certificate tls.Certificate) (address string) {
 	t.Helper()
 	behind, err := url.Parse(server.URL)
@@ -268,8 +268,8 @@ func has(f Finding, seen, cure string) bool {
 	return strings.Contains(f.Seen, seen) && strings.Contains(f.Cure, cure)
 }
 
-// authority vouches for itself, under the name provider.internal and at
-// 127.0.0.1, for so long from now.
+// authority returns a self-signed certificate for the name provider.internal and the address 127.0.0.1. It is valid for
+// lifetime from now.
 func authority(t *testing.T, lifetime time.Duration) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -23,11 +23,11 @@ func TestAHealthySetUpHasNothingToCure(t *testing.T) {
 	healthy(t).isWell()
 }
 
-// looks are of a set-up in which jobs come round.
+// looks inserts the recent jobs of a set-up that executes its jobs.
 const looks = `INSERT INTO outbox.river_job (kind, args, max_attempts, state, attempted_at, finalized_at)
 	VALUES ('page_look', '{}', 1, 'completed', now(), now()), ('saga_look', '{}', 1, 'completed', now(), now())`
 
-// faults break one thing each, in a set-up that was well.
+// Each of the faults breaks one thing in a healthy set-up.
 var faults = map[string]struct {
 	breakIt func(*world)
 	verdict Verdict
@@ -343,15 +343,14 @@ func TestAFaultIsNamedWithItsCureAndNothingElseIs(t *testing.T) {
 	}
 }
 
-// by makes a fault of SQL that the owner runs. {role} and {database} are the
-// daemon's.
+// by returns a fault that a superuser makes with SQL. {role} and {database} are the daemon's.
 func by(sql string) func(*world) {
 	return func(w *world) {
 		w.owner(strings.NewReplacer("{role}", w.role, "{database}", w.database).Replace(sql))
 	}
 }
 
-// isSQL reports whether a cure can be run as it stands.
+// isSQL reports whether a cure is SQL that can be executed without changes.
 func isSQL(cure string) bool {
 	for _, word := range []string{"GRANT ", "REVOKE ", "SET ", "ALTER ROLE ", "ALTER DATABASE ", "ALTER TABLE "} {
 		if strings.HasPrefix(cure, word) && strings.HasSuffix(cure, ";") && !strings.Contains(cure, "if it is") && !strings.Contains(cure, "…") {
@@ -422,7 +421,7 @@ func TestOfSeveralServersTheOneThatAnsweredIsNamed(t *testing.T) {
 	}
 }
 
-// hangUp takes connections and ends them.
+// hangUp accepts connections and closes them at once.
 func hangUp(t *testing.T) (address string) {
 	t.Helper()
 	return dispatchtest.ServeConns(t, func(net.Conn) {})

@@ -109,7 +109,7 @@ func (w *world) config(databaseURL string) *pgxpool.Config {
 	return config
 }
 
-// owner runs SQL in the world's database as a superuser.
+// owner runs SQL in the set-up's database as a superuser.
 func (w *world) owner(sql string) {
 	w.t.Helper()
 	if err := run(databaseURL(w.database), sql); err != nil {

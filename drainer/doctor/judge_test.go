@@ -63,7 +63,7 @@ func TestPlainTextIsWorseTheFartherItGoes(t *testing.T) {
 	}
 }
 
-// A slow round trip hides a skew, and must not make one up.
+// A slow round trip may hide a skew of the clocks, but it must not be reported as a skew.
 func TestASkewIsBelievedBeyondTheRoundTripOnly(t *testing.T) {
 	t.Parallel()
 	asked := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -87,7 +87,7 @@ func TestASkewIsBelievedBeyondTheRoundTripOnly(t *testing.T) {
 	}
 }
 
-// It is a remark, not a fault: another outbox cannot be seen from here.
+// A missing namespace is a remark, not a fault: the doctor cannot see whether there is another outbox.
 func TestTheDoctorSaysWhetherKeysHaveANamespace(t *testing.T) {
 	t.Parallel()
 	w := healthy(t)
@@ -155,7 +155,7 @@ func TestWhatARoleNeedsIsWhatTheMigrationsGrant(t *testing.T) {
 	}
 }
 
-// As where the console asks: its login may only read.
+// The console calls the doctor as a bystander, because the console's login may only read.
 func TestABystanderIsNotJudgedAsADaemon(t *testing.T) {
 	t.Parallel()
 	w := healthy(t)
@@ -216,7 +216,7 @@ func TestTenantsThatAreNotWalledOffAreFound(t *testing.T) {
 	says(Problem, "3 tenants are listed, and 1 of the 2 triggers")
 }
 
-// A login that may create roles is a member of those that it made, only to administer them (from PostgreSQL 16 on).
+// From PostgreSQL 16 on, a login that created roles is a member of them, but only to administer them.
 func TestALoginThatMadeTheTenantsRolesIsNoAgentOfTheirs(t *testing.T) {
 	t.Parallel()
 	w := healthy(t)

@@ -43,7 +43,7 @@ func TestACancelledIntentIsNeverSentAndSaysWhoAndWhy(t *testing.T) {
 func TestARowThatWasDueWhenCommitsWereLostIsResolvedAndNotCancelled(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	o.claim() // with its worker the history begins
+	o.claim() // its worker began the history when it joined
 	doubted := o.enqueue("before", 1)[0]
 	o.exec(`UPDATE outbox.history SET era = era + 1, doubted_before = era + 1`)
 	later := o.enqueue("after", 1)[0]
@@ -56,7 +56,7 @@ func TestARowThatWasDueWhenCommitsWereLostIsResolvedAndNotCancelled(t *testing.T
 	o.assertStatus(later, "cancelled")
 }
 
-// The attempts that sent it may be lost, so the clock of its key starts at its enqueue.
+// The attempts that sent an intent may be lost, so the life of its key counts from its enqueue.
 func TestAKeyIsAsOldAsItsIntentWhereCommitsWereLost(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -66,7 +66,7 @@ func TestAKeyIsAsOldAsItsIntentWhereCommitsWereLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := newOutbox(t)
-			o.claim() // with its worker the history begins
+			o.claim() // its worker began the history when it joined
 			intent := o.enqueue("run", 1)[0]
 			o.end(keyed, dispatch.Ambiguous)
 			o.exec(`DELETE FROM outbox.queue`)
@@ -127,7 +127,7 @@ func TestACancelledIntentCanBeRetried(t *testing.T) {
 	}
 }
 
-// The engine computed the row's past before; the operator must read the same.
+// The operator's retry must find the same past that the engine kept in the row.
 func TestARetryCarriesTheDoubtAndItsAgeAlong(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -185,8 +185,8 @@ func TestAnAcceptedDuplicateIsSentAndKeepsItsDoubt(t *testing.T) {
 	}
 }
 
-// A duplicate that was accepted is accepted once: the next retry counts from
-// what was sent since then, and from the beginning if nothing was.
+// An operator accepts a duplicate for one retry only. The next retry counts from the first send since then, and from the
+// first send of all if there was none.
 func TestTheAgeOfADoubtCountsFromTheLastAcceptedDuplicate(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -214,7 +214,7 @@ func TestTheAgeOfADoubtCountsFromTheLastAcceptedDuplicate(t *testing.T) {
 	}
 }
 
-// forgetKey ages what was sent beyond the life of its key.
+// forgetKey makes the intent's attempts older than the life of its key.
 func (o *outbox) forgetKey(intent int64) {
 	o.t.Helper()
 	o.exec(`UPDATE outbox.attempt SET started_at = started_at - interval '25 hours' WHERE intent_id = $1`, intent)
@@ -350,8 +350,8 @@ func TestABulkChangeGoesOnOverItsBatches(t *testing.T) {
 	}
 }
 
-// A provider asked for a wait of a year. All but the wait stays: the number that is
-// next, the tries, the doubt and its age, and what was a question.
+// A provider asked for a wait of a year. The operator ends the wait. The tries, the doubt and its age stay, and so does
+// a lookup.
 func TestARowThatWaitsIsBroughtForwardAndNothingElseOfItChanges(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -384,7 +384,7 @@ func TestARowThatWaitsIsBroughtForwardAndNothingElseOfItChanges(t *testing.T) {
 	}
 }
 
-// Its first question waits until the send that is in doubt can no longer arrive.
+// The first lookup must wait until the send in doubt can no longer arrive.
 func TestAQuestionIsBroughtForwardOnlyOnceItWasAsked(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -429,8 +429,8 @@ func TestManyAreBroughtForwardButNotWhatAgentsScheduled(t *testing.T) {
 	}
 }
 
-// The provider saved the refusal with the key. All that follows goes under the new one,
-// through a release, a retry, a worker's death and another retry of an operator.
+// The provider saved the refusal with the key. All later attempts use the new key, also after a release, a retry and a
+// worker's death, until an operator asks for the next one.
 func TestANewKeyIsKeptUntilAnOperatorAsksForTheNext(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -470,7 +470,7 @@ func TestANewKeyIsKeptUntilAnOperatorAsksForTheNext(t *testing.T) {
 		t.Errorf("after its worker's death it is of generation %d", row.Key.Generation)
 	}
 	o.settle(keyed, dispatch.Rejected, row)
-	o.assertStatus(intent, "unknown") // what the dead worker sent may have been applied
+	o.assertStatus(intent, "unknown") // the dead worker's request may have been applied
 	o.assertRefused(operator.Retry{NewKey: true, PolicyOf: configured(keyed)}, intent)
 	o.mustChange(operator.Resolve{As: dispatch.StatusFailed}, intent)
 	o.mustChange(operator.Retry{NewKey: true}, intent)
@@ -490,7 +490,7 @@ func TestANewKeyIsKeptUntilAnOperatorAsksForTheNext(t *testing.T) {
 	}
 }
 
-// What was sent under the old key may still arrive, and a lookup by the new one cannot know.
+// A request under the old key may still arrive, and a lookup by the new key cannot find it.
 func TestANewKeyDoesNotSettleTheDoubtOfTheOldOne(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -521,9 +521,9 @@ var actions = []operator.Action{
 	operator.Resolve{As: dispatch.StatusFailed},
 }
 
-// Operators do anything to everything while workers drain it. Whatever the
-// order: every intent stays in one place, every change that was reported to an
-// operator is in the history once, and no attempt number is lost or doubled.
+// Operators apply random actions to all intents while workers drain them. In any order, every intent stays in one
+// place, every change that was reported to an operator is in the history once, and no attempt number is missing or used
+// twice.
 func TestOperatorsAndWorkersMayMeetInAnyOrder(t *testing.T) {
 	t.Parallel()
 	const intents, operators, workers, rounds = 60, 3, 3, 40
@@ -576,7 +576,7 @@ func accepted(verdicts []operator.Verdict) (accepted int64) {
 	return accepted
 }
 
-// drainUntil is a worker whose provider answers anything.
+// drainUntil drains as a worker whose provider answers at random.
 func (o *outbox) drainUntil(done <-chan struct{}, worker string) {
 	outcomes := []dispatch.Outcome{dispatch.Completed, dispatch.Rejected, dispatch.Ambiguous, dispatch.Throttled, dispatch.Absent}
 	policies := []dispatch.Policy{keyed, once, asked}
@@ -630,7 +630,7 @@ func TestOfTwoOperatorsOneWinsAndTheOtherIsTold(t *testing.T) {
 	}
 }
 
-// What was decided holds for the row as it stood, and for no later one.
+// A decision holds for the row as the operator saw it, and for no later state of the row.
 func TestAnIntentThatMovedSinceTheDecisionIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	claimed := func(o *outbox, _ int64) { o.claim() }
@@ -666,7 +666,7 @@ func TestAnIntentThatMovedSinceTheDecisionIsLeftAlone(t *testing.T) {
 	}
 }
 
-// The second one sees what the first one has decided.
+// The second operator sees the decision of the first one.
 func TestOperatorsWhoDecideOnOneIntentTakeTurns(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -702,7 +702,7 @@ func TestOperatorsWhoDecideOnOneIntentTakeTurns(t *testing.T) {
 	}
 }
 
-// A claim that has not committed yet holds the row; it may yet be given back.
+// A claim that has not committed yet holds the row, so the operator is refused. The claim may still be rolled back.
 func TestAnOperatorDoesNotWaitForAClaim(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -748,7 +748,7 @@ func TestAnOperatorThatWasWaitedForHasWon(t *testing.T) {
 	drainertest.AssertInvariant(t, o.db)
 }
 
-// An intent that is being forgotten has no history to add to.
+// An intent that is being pruned gets no more history.
 func TestAnOperatorWhoMeetsAPruneFindsNoSuchIntent(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -932,7 +932,7 @@ func TestAnOverviewIsWholeOrAnError(t *testing.T) {
 	}
 }
 
-// A daemon finds the loss while an operator denies it: whichever commits first, a loss that is known is not denied.
+// A daemon finds the loss while an operator denies it. The operator waits for the daemon, and cannot deny a known loss.
 func TestALossThatIsFoundMeanwhileIsNotDenied(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

@@ -265,7 +265,7 @@ func TestALoginOfTheOperatorsRoleMayLetASagaGoOn(t *testing.T) {
 	}
 }
 
-// The attack: the daemon's login forges an operator's decisions.
+// An attacker with the daemon's login must not be able to forge an operator's decisions.
 func TestTheDaemonsLoginMayReadAllAndDecideNothing(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

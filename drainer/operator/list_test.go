@@ -12,7 +12,8 @@ import (
 	"github.com/agentoutbox/drainer/migrations"
 )
 
-// listed has six intents, enqueued an hour apart: 1 and 4 failed, 2 is unknown, 3 completed, 5 and 6 wait.
+// listed returns an outbox with six intents, enqueued an hour apart: 1 and 4 failed, 2 is unknown, 3 completed, 5 and 6
+// wait.
 func listed(t *testing.T) *outbox {
 	t.Helper()
 	o := newOutbox(t)
@@ -85,7 +86,7 @@ func TestAListIsNarrowedByEachFilter(t *testing.T) {
 	}
 }
 
-// Of what needs a human, a page looks up what it shows, however much there is.
+// A page looks up only the intents that it shows, however many others need a human.
 func TestAListLooksUpWhatItShows(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -111,7 +112,7 @@ func TestAListLooksUpWhatItShows(t *testing.T) {
 		"failed in a run":  {operator.Filter{Run: "run-5", Status: "failed", Limit: 2}, []int64{5}},
 		"an error in one":  {operator.Filter{Run: "run-5", Error: "http_404", Limit: 2}, []int64{5}},
 	} {
-		conn, err := pgx.Connect(t.Context(), o.url) // which has counted nothing yet
+		conn, err := pgx.Connect(t.Context(), o.url) // a new session has counted no rows yet
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,7 +146,8 @@ func TestPagesHoldEachIntentOnce(t *testing.T) {
 	}
 }
 
-// With its index a reference is found however old its intent is, and few rows are read. Without it a page names the command.
+// With its index, a reference is found however old its intent is, and few rows are read. Without the index, the page
+// names the command that builds it.
 func TestAReferenceIsFoundByItsIndexWhereThereIsOne(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -187,7 +189,7 @@ func TestAReferenceIsFoundByItsIndexWhereThereIsOne(t *testing.T) {
 		"the next page":       {operator.Filter{Reference: "again", Below: 4800, Limit: 2}, []int64{4700, 4600}, 4600, false},
 		"more than the bound": {operator.Filter{Reference: "again", Status: "completed", Limit: 3}, nil, 4600, true},
 	} {
-		conn, err := pgx.Connect(t.Context(), o.url) // which has counted nothing yet
+		conn, err := pgx.Connect(t.Context(), o.url) // a new session has counted no rows yet
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -217,7 +219,7 @@ func TestAReferenceIsFoundByItsIndexWhereThereIsOne(t *testing.T) {
 	}
 }
 
-// What no index serves is looked for in so many rows, and the page says where to go on.
+// A filter that no index serves searches a bounded number of rows, and the page says where the search continues.
 func TestAListSaysWhereItStoppedLooking(t *testing.T) {
 	t.Parallel()
 	console := listed(t).console()
@@ -341,7 +343,7 @@ func TestATenantIsShownWithItsLimitsAndWhatItUses(t *testing.T) {
 	acme, globex := o.enqueue("of acme", 5), o.enqueue("of globex", operator.TenantLook+5)
 	of("acme", acme)
 	of("globex", globex)
-	// Two are claimed, of which one has ended; one waits for its time; one is in another lane.
+	// Two are claimed, and one of them has ended. One waits for its time. One is in another lane.
 	o.exec(`DELETE FROM outbox.queue WHERE intent_id = ANY ($1)`, acme[:2])
 	o.exec(`INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
 		VALUES (gen_random_uuid(), 'sim', 'sim', $1, '{1,1}', '{1,1}', '{NULL,NULL}', '{f,f}', '{f,f}', '{NULL,NULL}')`, acme[:2])

@@ -97,7 +97,7 @@ func TestALaneWithoutProgressNeedsALook(t *testing.T) {
 	}
 }
 
-// A row that waits for a gate that is shut looks like any other that is pending.
+// A row that waits for a shut gate has the same status as any other pending row.
 func TestAnIntentTellsWhichGateKeepsItWaiting(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ shut, place, status, why string }{
@@ -133,8 +133,7 @@ func TestAnIntentTellsWhichGateKeepsItWaiting(t *testing.T) {
 	}
 }
 
-// A claim that is far older than any dispatch has no process left that would
-// recover it.
+// If a claim is far older than any dispatch, there is no process left that would recover it.
 func TestTheOverviewTellsHowLongTheOldestClaimHasBeenInProgress(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -157,7 +156,8 @@ func TestTheOverviewCountsWhatGoesBackAndWhatWantsAHuman(t *testing.T) {
 	o := newOutbox(t)
 	steps, _ := failedSaga(o, "failed")
 	o.exec(`INSERT INTO outbox.saga (agent_run_id, state) VALUES ('1', 'begun'), ('2', 'begun'), ('3', 'compensated'), ('4', 'resolved'), ('5', 'cancelled')`)
-	// two incidents of one saga, one of them acknowledged; and one that is past
+	// The failed saga now has two incidents, and one of them is acknowledged. One incident is resolved, and one is of
+	// another run.
 	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id, acknowledged_at, resolved_at) VALUES
 		('reversal_window_expired', $1, 'doomed', now(), NULL), ('outcome_unknown', $1, '4', NULL, now()), ('key_collision', $1, '9', NULL, NULL)`, steps[0])
 	overview, err := o.console().Overview(t.Context())
@@ -235,7 +235,7 @@ func TestAPreviewSaysWhatAnAcknowledgementDoes(t *testing.T) {
 	}
 }
 
-// A saga whose step was undone twice goes on, and is never retried: its incident ends when a human has seen it.
+// A saga whose step was undone twice continues and is never retried. So its incident ends when a human acknowledges it.
 func TestAnAcknowledgedIncidentOfASagaThatDidNotFailIsOver(t *testing.T) {
 	t.Parallel()
 	for saga, state := range map[string]string{"begun": "resolved", "compensated": "resolved", "compensation_failed": "acknowledged"} {
@@ -452,12 +452,12 @@ func TestASelectionFindsWhatItNames(t *testing.T) {
 	}
 }
 
-// A run that was rolled back leaves nothing that a human must look at.
+// The failed intents of a run need no human after the run was rolled back. An unknown outcome still does.
 func TestWhatASagaHasSettledNeedsNobody(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		state string
-		stuck bool // what failed still needs a human
+		stuck bool // the failed intents still need a human
 	}{{"compensation_failed", true}, {"compensated", false}, {"resolved", false}} {
 		o := newOutbox(t)
 		steps, undo := failedSaga(o, "failed")

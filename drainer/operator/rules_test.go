@@ -9,8 +9,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// Meanwhile is an action between whose decision and execution something
-// happens.
+// Meanwhile is an action that calls Do after the row was read and before it is changed.
 type Meanwhile struct {
 	Action
 	Do func()
@@ -39,7 +38,7 @@ func settled(status string) standing {
 	return standing{Status: status, Settled: true, MaybeApplied: status == "unknown", ToolName: "sim/act"}
 }
 
-// beforeLoss settled before commits were lost.
+// beforeLoss returns the standing of an intent that was settled before commits were lost.
 func beforeLoss(s standing) standing {
 	s.BeforeLoss, s.MaybeApplied = true, true
 	return s
@@ -50,7 +49,7 @@ func reported(s standing, outcome string) standing {
 	return s
 }
 
-// inSaga is a step of a run whose saga stands there.
+// inSaga returns the standing of a step whose run's saga is in that state.
 func inSaga(saga string, s standing) standing {
 	s.IntentID, s.Saga = 36, saga
 	return s
@@ -163,7 +162,7 @@ func TestWhatAnOperatorMayDo(t *testing.T) {
 	}
 }
 
-// An effect in doubt is repeated by the classes' rules, and never on a guess.
+// The rules of the tool's class decide whether an effect in doubt may be repeated. A guess never does.
 func TestRetryingADoubtfulEffectFollowsTheToolsPolicy(t *testing.T) {
 	t.Parallel()
 	const ttl = 24 * time.Hour
@@ -277,7 +276,7 @@ func withFallback(class dispatch.Class) func(string, string) (dispatch.Policy, b
 func TestWhatToDoNextFollowsTheClassAndTheEvidence(t *testing.T) {
 	t.Parallel()
 	old := func(s standing) standing {
-		s.SecondsSinceFirst = time.Hour.Seconds() // of a key that lives for one
+		s.SecondsSinceFirst = time.Hour.Seconds() // the key's life is one hour
 		return s
 	}
 	numbered := func(s standing) standing {

@@ -26,12 +26,12 @@ func (o *outbox) cancelRun(run string, compensate bool) operator.ClosedRun {
 	return closed
 }
 
-// Each case leads the first of three steps to where the cancel finds it.
+// Each case moves the first of three steps to the status in which the cancel finds it.
 func TestACancelledRunStopsWhatWaitsAndNothingElse(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		lead  func(o *outbox)
-		after string // what the first step is then
+		after string // the first step's status after the cancel
 		want  operator.ClosedRun
 	}{
 		"nothing began": {func(*outbox) {}, "cancelled", operator.ClosedRun{Cancelled: 3}},
@@ -98,8 +98,7 @@ func TestACancelledRunTakesNoFurtherStepAndSaysWhoStoppedIt(t *testing.T) {
 	}
 }
 
-// A cancel is no failure: nothing is rolled back unless that is asked for, at
-// once or later.
+// A cancel is no failure. A run is rolled back only if an operator asks for that, at once or later.
 func TestACancelledRunGoesBackOnlyIfAsked(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -116,8 +115,8 @@ func TestACancelledRunGoesBackOnlyIfAsked(t *testing.T) {
 	}
 }
 
-// Three workers claim a run's rows while it is cancelled. What is claimed to
-// be sent was claimed by a statement that began before the cancel's commit.
+// Three workers claim a run's rows while it is cancelled. A row can only be claimed for a send by a statement that began
+// before the cancel's commit.
 func TestWorkersAndACancelMayMeetAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	const rounds, workers, steps = 15, 3, 120
@@ -155,8 +154,8 @@ func TestWorkersAndACancelMayMeetAtAnyMoment(t *testing.T) {
 	}
 }
 
-// sendUntilDry is a worker that completes what it claims, and fails the test
-// if it claims anything by a statement that began after the run was closed.
+// sendUntilDry claims rows and completes them. It fails the test if it claims a row by a statement that began after the
+// run was closed.
 func (o *outbox) sendUntilDry(run, worker string, begin <-chan struct{}) (sent int) {
 	<-begin
 	for {
@@ -190,8 +189,7 @@ func (o *outbox) isClosed(run string) (closed bool) {
 	return closed
 }
 
-// failedSaga is a run whose first of two steps could not be undone: its undo
-// ended with that status.
+// failedSaga makes a run of two steps whose saga failed, because the undo of its first step ended with that status.
 func failedSaga(o *outbox, undoStatus string) (steps []int64, undo int64) {
 	steps = o.enqueue("doomed", 2)
 	o.exec(`DELETE FROM outbox.queue`)
@@ -241,7 +239,7 @@ func TestARetriedSagaSendsTheUndoAgainInANewEpoch(t *testing.T) {
 	}
 }
 
-// A step that people undid is never undone by drainer as well, in no later epoch either.
+// A step that was undone by hand is never undone by drainer, not in a later epoch either.
 func TestAStepThatWasUndoneByHandIsNotUndoneAgain(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -440,7 +438,7 @@ func TestAResolvedSagaSendsNoUndoThatWaits(t *testing.T) {
 	if err := o.console().RetrySaga(t.Context(), "doomed", nil, false, signed); err != nil {
 		t.Fatal(err)
 	}
-	// preview says what becomes of the undo, or why the saga does not end.
+	// preview returns the status that the undo would get, or why the saga would not end.
 	preview := func() string {
 		would, err := o.console().PreviewRun(t.Context(), operator.EndSaga, "doomed")
 		if err != nil {
@@ -552,8 +550,8 @@ func (o *outbox) awaitWaiters(want int) {
 	})
 }
 
-// A provider saved its refusal of an undo with the key. What may have been applied keeps
-// its key: another one would do it twice.
+// A provider saved its refusal of an undo with the key. An undo that may have been applied keeps its key, because with
+// another key it could be applied twice.
 func TestARetriedSagaGivesNewKeysToUndosThatFailedAlone(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -29,8 +29,8 @@ const (
 	operatorForwards = house + "operator/forward.sql"
 )
 
-// docs/architecture.md has the table of who writes which status. The first test compares it with the text
-// of the SQL, the second with what Go decides and with the diagram in docs/concepts.md. Where a statement
+// docs/architecture.md has a table of the statements that write each status. The first test compares it with the text
+// of the SQL, the second with the decisions in Go and with the diagram in docs/concepts.md. Where a statement
 // chooses its rows by itself, neither test sees from which status it starts. The models in model/ do: they
 // compare its steps with the real tables.
 func TestTheTableNamesEachWriterAndItsStatuses(t *testing.T) {
@@ -41,7 +41,7 @@ func TestTheTableNamesEachWriterAndItsStatuses(t *testing.T) {
 			t.Errorf("docs/architecture.md names %s, which writes none of the tables", file)
 		}
 	}
-	// The status is a parameter of these. compensations/store.go passes that of the last.
+	// These files take a status as a parameter. compensations/store.go passes it to the last one.
 	passed := map[string]map[string]bool{
 		engineSettles:   statusesOf(waysOfDecisions()),
 		operatorSettles: statusesOf(waysOfOperators()[operatorSettles]),
@@ -96,7 +96,7 @@ func TestTheTableAndTheDiagramShowEveryWayThatTheCodeTakes(t *testing.T) {
 	}
 }
 
-// waysInTheTable are those of each file that the section names. A row has every way from a status on the
+// waysInTheTable returns the ways of each file that the section names. A row has every way from a status on the
 // left of its arrow to one on the right.
 func waysInTheTable(t *testing.T) map[string]map[way]bool {
 	t.Helper()
@@ -157,7 +157,7 @@ func waysOfDecisions() map[way]bool {
 				for _, result := range results() {
 					to := string(policy.Decide(history, result, 0).Status)
 					if history.Lookup || (history.MaybeApplied && class != dispatch.NonIdempotent) {
-						taken[way{"unknown", to}] = true // asked, or repeated where that is as good as asking
+						taken[way{"unknown", to}] = true // it was looked up, or repeated where that is as safe as a lookup
 					}
 					if !history.Lookup {
 						taken[way{"in_progress", to}] = true
@@ -189,7 +189,7 @@ func results() (all []dispatch.Result) {
 	return all
 }
 
-// waysOfOperators are those of each file that carries their changes out.
+// waysOfOperators returns the ways of each file that executes operators' changes.
 func waysOfOperators() map[string]map[way]bool {
 	standings := []standing{waiting, doubtful, asking, answered, inProgress, reported(settled("completed"), resolved), beforeLoss(settled("failed")), beforeLoss(settled("cancelled"))}
 	for _, status := range []string{"completed", "failed", "unknown", "cancelled", "compensated", "compensation_failed"} {
@@ -226,7 +226,7 @@ var (
 	other   = regexp.MustCompile(`^[^'C]|(?:THEN|ELSE) [^']`) // neither a literal nor a CASE of literals
 )
 
-// writersIn has the text of each file of the program that writes one of the five tables: SQL, or Go with SQL in it.
+// writersIn returns the text of each file of the program that writes one of the five tables: SQL, or Go with SQL in it.
 func writersIn(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -250,8 +250,8 @@ func writersIn(t *testing.T) map[string]string {
 	return found
 }
 
-// statusesWritten are those that a statement names; it may also be passed one. What is queued counts as
-// pending, and the trigger of outbox.intent queues what is new.
+// statusesWritten returns the statuses that a statement names, and whether a parameter passes it one. A queued row
+// counts as pending, and the trigger of outbox.intent queues each new intent.
 func statusesWritten(t *testing.T, file, text string) (named map[string]bool, isPassed bool) {
 	t.Helper()
 	named = map[string]bool{}
@@ -276,7 +276,7 @@ func statusesWritten(t *testing.T, file, text string) (named map[string]bool, is
 	return named, isPassed
 }
 
-// nthValue is one of the list that a SELECT begins with.
+// nthValue returns the nth value of the list that a SELECT begins with, counted from 0.
 func nthValue(list string, n int) string {
 	depth, begin := 0, 0
 	for i, c := range list {

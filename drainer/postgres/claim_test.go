@@ -17,7 +17,7 @@ import (
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
-// A few bytes of jsonb can be a megabyte of text, and a claim brings text.
+// A few bytes of jsonb can become a megabyte of text, and a claim returns text.
 func TestAClaimIsBoundedInBytesAndBringsAtLeastOneRow(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -26,7 +26,7 @@ func TestAClaimIsBoundedInBytesAndBringsAtLeastOneRow(t *testing.T) {
 		SELECT 'run', 'step-' || n, 'sim/act', 'scope', ('{"n": ' || CASE WHEN n <= 4 THEN '1e99999' ELSE '1' END || '}')::jsonb,
 		       CASE WHEN n = 5 THEN jsonb_build_object('baggage', repeat('x', 60000)) END
 		FROM generate_series(1, 9) n`)
-	o.settle(worker, dispatch.NotSent, o.claim(worker, 100)...) // what was requeued is counted like what is new
+	o.settle(worker, dispatch.NotSent, o.claim(worker, 100)...) // a requeued row counts like a new one
 	o.exec(`UPDATE outbox.queue SET next_attempt_at = now()`)
 	claim := func(bytes int) drainer.ClaimReply {
 		batch := claimOf(100)
@@ -37,10 +37,10 @@ func TestAClaimIsBoundedInBytesAndBringsAtLeastOneRow(t *testing.T) {
 		bytes int
 		found int
 	}{
-		{1, 1},             // a row that alone is more
-		{250_000, 3},       // the third one makes it more
-		{60_000, 1},        // for its headers
-		{2 * (512 + 8), 2}, // all that is small counts as well
+		{1, 1},             // the first row alone exceeds it
+		{250_000, 3},       // the third row exceeds it
+		{60_000, 1},        // the headers of one row exceed it
+		{2 * (512 + 8), 2}, // each small row counts as well
 		{0, 2},             // no limit
 	} {
 		reply := claim(step.bytes)
@@ -103,8 +103,8 @@ func TestClaimersNeverShareARowNorPassTheLimit(t *testing.T) {
 	o.assertStatuses(map[string]int{"in_progress": rows})
 }
 
-// plainClaim is the claim that everybody writes first. A plan may run its
-// subquery once for every row, and each time it finds others.
+// plainClaim is the obvious claim. A plan may execute its subquery once for each row, and the subquery finds other rows
+// each time.
 const plainClaim = `
 	DELETE FROM outbox.queue WHERE ctid IN (
 	  SELECT ctid FROM outbox.queue WHERE provider = 'sim' AND next_attempt_at <= now()
@@ -122,11 +122,11 @@ func TestTheLimitHoldsUnderABadPlan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := newOutbox(t)
-			o.exec(`ALTER TABLE outbox.queue SET (autovacuum_enabled = off)`) // which may find another plan
+			o.exec(`ALTER TABLE outbox.queue SET (autovacuum_enabled = off)`) // its statistics may lead to another plan
 			for _, plan := range without {
 				o.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET enable_` + plan + ` = off', current_database()); END $$`)
 			}
-			o.db.Reset() // who is connected keeps the settings of before
+			o.db.Reset() // open connections keep the old settings
 			o.enqueue("run", 0, rows)
 			o.enqueueTool("other/act", "run", rows)
 			if claimed := o.claimPlainly(limit); claimed <= limit {
@@ -141,7 +141,7 @@ func TestTheLimitHoldsUnderABadPlan(t *testing.T) {
 	}
 }
 
-// claimPlainly counts what the plain claim takes, and gives it back.
+// claimPlainly returns how many rows the plain claim takes, and rolls it back.
 func (o *outbox) claimPlainly(limit int) int64 {
 	o.t.Helper()
 	tx, err := o.db.Begin(o.t.Context())
@@ -262,8 +262,8 @@ func TestProducersNotifyOnlyWhileALaneWaits(t *testing.T) {
 	}
 }
 
-// together lets lanes claim with a statement each, as full scans do, and with one
-// for all, as they do where they follow their cursors.
+// together runs the test with lanes that claim with a statement each, as full scans do, and with lanes that share one
+// statement, as they do when they follow their cursors.
 func together(t *testing.T, test func(t *testing.T, o *outbox, begin drainer.Cursor)) {
 	t.Helper()
 	t.Parallel()
@@ -310,7 +310,7 @@ func lanesShareATurnAndKeepTheirRowsApart(t *testing.T, o *outbox, begin drainer
 	}
 }
 
-// A lane's second claim, and that of a detour, can share a batch with its first.
+// The second claim of a lane, and the claim of its detour, can share a batch with the lane's first claim.
 func TestClaimsOfOneProviderShareATurnAndNoRow(t *testing.T) {
 	together(t, claimsOfOneProviderShareATurnAndNoRow)
 }
@@ -337,7 +337,7 @@ func claimsOfOneProviderShareATurnAndNoRow(t *testing.T, o *outbox, begin draine
 	}
 }
 
-// The last row that a lane finds tells where its next claim goes on.
+// The next claim of a lane continues after the last row that the lane found.
 func TestEachLaneOfATurnHasItsOwnGateLimitCursorAndClaim(t *testing.T) {
 	together(t, eachLaneOfATurnHasItsOwnGateLimitCursorAndClaim)
 }
@@ -365,7 +365,7 @@ func eachLaneOfATurnHasItsOwnGateLimitCursorAndClaim(t *testing.T, o *outbox, be
 		{drainer.Claim{Provider: "down", Server: "backup", Fallback: "backup", Limit: 2, Parts: after(begin)}, 2, []int64{3, 4}, "backup", 4},
 		{drainer.Claim{Provider: "none", Server: "none", Limit: 9, Parts: after(begin)}, 0, nil, "", 0},
 		{drainer.Claim{Provider: "backup", Server: "backup", Limit: 9, Parts: after(o.placeOf(6))}, 2, []int64{7, 8}, "", 8},
-		{drainer.Claim{Provider: "busy", Server: "busy", Limit: 2, Parts: after(begin)}, 2, []int64{10}, "", 10}, // and 9, which is stopped
+		{drainer.Claim{Provider: "busy", Server: "busy", Limit: 2, Parts: after(begin)}, 2, []int64{10}, "", 10}, // it also finds 9, which is stopped
 	}
 	var batch drainer.Batch
 	for _, lane := range lanes {
@@ -395,13 +395,13 @@ func eachLaneOfATurnHasItsOwnGateLimitCursorAndClaim(t *testing.T, o *outbox, be
 	o.assertStatuses(map[string]int{"completed": len(claimed), "cancelled": 1, "in_progress": 0})
 }
 
-// placeOf is where a queued intent stands.
+// placeOf returns the place of a queued intent.
 func (o *outbox) placeOf(intent int64) drainer.Cursor {
 	o.t.Helper()
 	return drainer.Cursor{IntentID: intent, NextAttemptAt: stored[time.Time](o, `SELECT next_attempt_at FROM outbox.queue WHERE intent_id = $1`, intent)}
 }
 
-// withFallback are the claims of a worker's two lanes, each for its server.
+// withFallback claims for a worker's two lanes, one for each server, and returns the rows.
 func (o *outbox) withFallback(worker string) []*drainer.Row {
 	o.t.Helper()
 	reply := o.batch(worker, drainer.Batch{Claims: []drainer.Claim{
@@ -422,7 +422,7 @@ func (o *outbox) open(provider string) {
 	o.exec(`INSERT INTO outbox.provider (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET state = 'closed', open_until = NULL`, provider)
 }
 
-// newDetour has a row due of a provider that is well, as is its fallback.
+// newDetour returns an outbox with one due row. The breakers of its provider and of the fallback are closed.
 func newDetour(t *testing.T) (o *outbox, worker string) {
 	t.Helper()
 	o = newOutbox(t)
@@ -510,7 +510,7 @@ func TestALostWorkerLeavesNoDoubtWhoServed(t *testing.T) {
 	}
 }
 
-// loseCommits puts all that is queued in doubt.
+// loseCommits records a loss of commits, which puts all queued rows in doubt.
 func (o *outbox) loseCommits() {
 	o.t.Helper()
 	o.exec(`UPDATE outbox.history SET era = era + 1, doubted_before = era + 1, doubted_through = (SELECT max(id) FROM outbox.intent)
@@ -554,8 +554,8 @@ func TestAfterLostCommitsAProviderAndItsFallbackMayBothHaveServed(t *testing.T) 
 	}
 }
 
-// A claim that outlived lost commits says nothing of what became of its rows in them: they may have been put back, and
-// served by the other provider.
+// A claim may be older than the lost commits. It does not show whether they requeued its rows, and whether the other
+// provider served the rows.
 func TestAfterLostCommitsWhatAnEarlierClaimHeldIsInDoubt(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(o *outbox, worker string, rows []*drainer.Row){
@@ -622,7 +622,7 @@ func TestAClaimMadeAfterLostCommitsLeavesNoDoubtOfThem(t *testing.T) {
 	}
 }
 
-// Nothing else may be due that could try the gate, and no other lane takes them.
+// There may be no other due row that could probe the gate, and no other lane claims these rows.
 func TestWhatEitherProviderMayHaveServedEndsBehindAShutGate(t *testing.T) {
 	t.Parallel()
 	for operation, shut := range map[string]string{
@@ -806,8 +806,8 @@ func TestAnIncidentThatComesBackIsOpenAgain(t *testing.T) {
 	}
 }
 
-// Rows of one claim are read into one place, and settled as arrays: neither may
-// lend one row what another one has. Poolers need a protocol of their own.
+// The rows of one claim are read into shared memory, and settled as arrays. No row may get a value of another row. The
+// mode exec is the protocol for poolers.
 func TestRowsThatGoTogetherKeepWhatIsTheirOwn(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"cache_statement", "exec"} {
@@ -865,8 +865,7 @@ func inOrder(rows []*drainer.Row) []*drainer.Row {
 	return rows
 }
 
-// A batch's plans are made once, here of an empty queue, and nothing tells the
-// planner that it grew.
+// A batch's plans are made once, here for an empty queue, and no statistics tell the planner that the queue grew.
 func TestAQueueThatGrewUnseenIsNotReadWhole(t *testing.T) {
 	t.Parallel()
 	const queued, claims, each = 20_000, 10, 10
@@ -883,10 +882,10 @@ func TestAQueueThatGrewUnseenIsNotReadWhole(t *testing.T) {
 	}
 }
 
-// claim.sql has a limit of its own, for the planner's sake.
+// claim.sql has a constant limit, which only the planner needs.
 func TestTheLargestLaneClaimsAllItHasRoomForAtOnce(t *testing.T) {
 	t.Parallel()
-	const concurrency, prefetched = 10_000, 1_750 // the most that a file may ask for, and that wait for a dispatcher
+	const concurrency, prefetched = 10_000, 1_750 // the most that a file may configure, and the most that wait for a dispatcher
 	o := newOutbox(t)
 	o.enqueue("run", 0, concurrency+prefetched)
 	if claimed := o.claimAgainAndAgain(o.join(), 1, concurrency+prefetched); claimed != concurrency+prefetched {
@@ -894,8 +893,7 @@ func TestTheLargestLaneClaimsAllItHasRoomForAtOnce(t *testing.T) {
 	}
 }
 
-// Most outboxes have never seen an undo when a provider fails, and thousands of
-// runs go back.
+// Most outboxes have had no undo before a provider fails and thousands of runs are rolled back.
 func TestOfManyUndosOnlyThoseThatAreClaimedAreRead(t *testing.T) {
 	t.Parallel()
 	const undos, claims, each = 5_000, 10, 10
@@ -918,8 +916,8 @@ func TestOfManyUndosOnlyThoseThatAreClaimedAreRead(t *testing.T) {
 	}
 }
 
-// read is how many rows of the table were read, once that is at least so many:
-// the sessions tell it when they end.
+// read returns how many rows of the table were read. The sessions report that when they end, so read closes the store
+// and waits until the number is at least atLeast.
 func (o *outbox) read(table string, atLeast int) (read int) {
 	o.t.Helper()
 	o.Close()
@@ -937,8 +935,7 @@ func (o *outbox) read(table string, atLeast int) (read int) {
 	return read
 }
 
-// claimAgainAndAgain looks at nothing but what it claims: the statistics count
-// every look.
+// claimAgainAndAgain reads nothing except its claims, because the statistics count every read.
 func (o *outbox) claimAgainAndAgain(worker string, claims, each int) (claimed int) {
 	o.t.Helper()
 	for range claims {
@@ -951,7 +948,7 @@ func (o *outbox) claimAgainAndAgain(worker string, claims, each int) (claimed in
 	return claimed
 }
 
-// ofTenant enqueues that many rows for a tenant, the first of a number that no test's login has.
+// ofTenant enqueues that many rows for a tenant, and creates the tenant first. No test's login has its number.
 func (o *outbox) ofTenant(tenant, weight, rows int) {
 	o.t.Helper()
 	o.exec(`INSERT INTO outbox.tenant (tenant_id, name, role, weight) OVERRIDING SYSTEM VALUE VALUES ($1::smallint, 't' || $1, 't' || $1, $2)
@@ -973,7 +970,7 @@ func TestAClaimIsDividedByWeightAmongTenantsThatAreDue(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	worker := o.join()
-	for tenant := 100; tenant < 170; tenant++ { // none of which is due
+	for tenant := 100; tenant < 170; tenant++ { // none of their rows is due
 		o.ofTenant(tenant, 1, 1)
 	}
 	o.exec(`UPDATE outbox.queue SET next_attempt_at = now() + interval '1 hour'`)
@@ -1014,7 +1011,7 @@ func TestAClaimIsDividedByWeightAmongTenantsThatAreDue(t *testing.T) {
 	}
 }
 
-// A probe takes the row that failed least, whosever it is.
+// A probe takes the row that failed least, of any tenant.
 func TestAProbeChoosesAmongTenants(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -1033,7 +1030,7 @@ func TestAProbeChoosesAmongTenants(t *testing.T) {
 const heldOfTenant = `SELECT count(*) FROM outbox.claim c CROSS JOIN unnest(c.intent_ids, c.attempts) AS r (id, attempt)
 	JOIN outbox.intent i USING (id) WHERE i.tenant = $1 AND NOT EXISTS (SELECT FROM outbox.attempt a WHERE a.intent_id = id AND a.attempt = r.attempt)`
 
-// Workers claim at once, each over a connection of its own, and settle what they claimed.
+// Workers claim at the same time, each over its own connection, and settle the rows that they claimed.
 func TestNoWorkersTogetherExceedATenantsLimitInFlight(t *testing.T) {
 	t.Parallel()
 	const most, rows = 7, 300
@@ -1077,7 +1074,8 @@ func TestNoWorkersTogetherExceedATenantsLimitInFlight(t *testing.T) {
 	drainertest.AssertInvariant(t, o.db)
 }
 
-// A first limit counts what was claimed before it, beside other tenants' rows, and also what a claim takes that it meets.
+// A tenant's first limit counts the rows that were claimed before it, also in claims with other tenants' rows. It also
+// counts the rows of a claim that is in progress.
 func TestAFirstLimitInFlightCountsWhatWasClaimedBefore(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -1100,7 +1098,7 @@ func TestAFirstLimitInFlightCountsWhatWasClaimedBefore(t *testing.T) {
 		return found
 	}
 	limit := func(most any) { o.exec(`UPDATE outbox.tenant SET max_in_flight = $1 WHERE tenant_id = 200`, most) }
-	for range 2 { // the second time the limit is lifted in between
+	for range 2 { // before the second time the limit was lifted
 		if found := claim(8, 0); found != 4 {
 			t.Fatalf("claimed %d rows of the tenant, want half of the claim", found)
 		}
@@ -1157,7 +1155,7 @@ func TestAFirstLimitInFlightCountsWhatWasClaimedBefore(t *testing.T) {
 	}
 }
 
-// What is settled makes room in the same commit, at one provider and not at another.
+// A settled row makes room in the same commit, at its own provider only.
 func TestATenantsLimitInFlightIsOfEachProvider(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -1191,7 +1189,7 @@ func TestATenantsLimitInFlightIsOfEachProvider(t *testing.T) {
 	}
 }
 
-// A search looks at some tenants only, and those at their limits are not among them.
+// A search reads only some of the tenants, and none that is at its limit.
 func TestTenantsAtTheirLimitsHideNoOther(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -1211,7 +1209,8 @@ func TestTenantsAtTheirLimitsHideNoOther(t *testing.T) {
 	}
 }
 
-// A look ahead reads a window of 2000 rows, and takes the last one whatever it is, so that the next look begins there.
+// A look ahead reads a window of 2000 rows. It takes the last of them, whatever its run is, so that the next look begins
+// there.
 func TestALookAheadTakesOtherRunsRowsOfItsWindow(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -1250,7 +1249,8 @@ func TestALookAheadTakesOtherRunsRowsOfItsWindow(t *testing.T) {
 	}
 }
 
-// Two parts of one tenant end where the next one begins, and tell their rows apart. A tenant with a limit in flight has one of them.
+// One part of a tenant ends where its other part begins, and each row names its part. If the tenant has a limit in
+// flight, only the first part takes rows.
 func TestPartsOfATenantTakeTheRowsBetweenTheirPlaces(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

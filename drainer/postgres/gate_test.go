@@ -14,7 +14,7 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
-// joinWith is a new worker that knows these tools.
+// joinWith returns the id of a new worker that knows these tools.
 func (o *outbox) joinWith(tools ...string) string {
 	o.t.Helper()
 	worker := uuid.NewString()
@@ -24,7 +24,7 @@ func (o *outbox) joinWith(tools ...string) string {
 	return worker
 }
 
-// shutting parks rows of an operation that is shut for so long.
+// shutting returns a batch that shuts an operation for the cool-down, and parks the rows.
 func shutting(gate string, coolDown time.Duration, rows ...*drainer.Row) drainer.Batch {
 	batch := parking(nil, rows...)
 	for _, row := range rows {
@@ -45,8 +45,7 @@ func (o *outbox) toolState(tool string) string {
 	return stored[string](o, `SELECT state || coalesce(' ' || reason, '') || CASE WHEN shut_at IS NULL THEN '' ELSE ' since' END FROM outbox.tool WHERE name = $1`, tool)
 }
 
-// shutOperation is an outbox of which one tool is shut, its cool-down over, and so many of its rows
-// are parked.
+// shutOperation returns an outbox with one shut operation. Its cool-down is over, and so many of its rows are parked.
 func shutOperation(t *testing.T, rows int) (o *outbox, worker string) {
 	t.Helper()
 	o = newOutbox(t)
@@ -112,7 +111,8 @@ func TestAnOperationsProbeTakesTheLeastFailedRowAndDecides(t *testing.T) {
 	}
 }
 
-// Neither a refusal nor an overload uses a try. So the row that was refused would stay the one that failed least.
+// Neither a refusal nor an overload uses a try. By its tries alone, the refused row would always be the one that failed
+// least.
 func TestARowThatIsRefusedDoesNotTryItsGateAgainBeforeTheOthers(t *testing.T) {
 	t.Parallel()
 	for _, reason := range []drainer.OpenReason{drainer.Forbidden, drainer.Misconfigured, drainer.Overloaded} {
@@ -286,8 +286,7 @@ func TestAGateNamesTheIntentWhoseRefusalShutIt(t *testing.T) {
 	}
 }
 
-// A session that a pooler shares serves other clients too: they would get the notifications of a LISTEN that stays in it.
-// In a rolling update two configurations are in force, and the newer one may be taken back.
+// In a rolling update two configurations are in use, and the newer one may be rolled back.
 func TestWorkersOfOneConfigurationShareWhatTheyHaveRendered(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -342,6 +341,8 @@ func TestWorkersOfOneConfigurationShareWhatTheyHaveRendered(t *testing.T) {
 	}
 }
 
+// A pooler may share one session among several clients. The other clients would get the notifications of a LISTEN that
+// stays in the session.
 func TestNoSessionThatAPoolerSharesListens(t *testing.T) {
 	t.Parallel()
 	listens := func(t *testing.T, mode string) (woken bool, err error) {

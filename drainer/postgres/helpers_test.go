@@ -18,10 +18,10 @@ import (
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
-// patience ends a wait for a lock that should not have been waited for.
+// patience limits a wait for a lock, where a test must not wait for one.
 const patience = drainertest.Patience
 
-// outbox is a store over a database of its own, and a way to look inside.
+// outbox is a store with its own database, and a pool with which tests read that database.
 type outbox struct {
 	*postgres.Store
 	t        testing.TB
@@ -110,8 +110,7 @@ func (o *outbox) claim(worker string, limit int) []*drainer.Row {
 	return o.batch(worker, claimOf(limit)).Claimed[0].Rows
 }
 
-// beginning comes before all rows, and is still a cursor. A claim after it is no full scan, and shares its
-// statement with others.
+// beginning is a cursor before all rows. A claim after it is no full scan, and shares its statement with other claims.
 var beginning = drainer.Cursor{NextAttemptAt: time.Unix(1, 0)}
 
 // after returns a part for the rows of every tenant that come after the cursor.

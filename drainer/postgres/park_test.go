@@ -14,7 +14,7 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
-// parking parks these rows and finishes claims.
+// parking returns a batch that parks these rows and finishes the claims.
 func parking(finish []int64, rows ...*drainer.Row) drainer.Batch {
 	batch := drainer.Batch{Finish: finish}
 	for _, row := range rows {
@@ -23,7 +23,7 @@ func parking(finish []int64, rows ...*drainer.Row) drainer.Batch {
 	return batch
 }
 
-// parked are the intents that wait under the name of an operation.
+// parked returns the intents that wait under the name of an operation.
 func (o *outbox) parked() []int64 {
 	o.t.Helper()
 	return drainertest.Column[int64](o.t, o.db, `SELECT intent_id FROM outbox.queue WHERE provider LIKE '%/%' ORDER BY 1`)
@@ -68,7 +68,7 @@ func TestAParkedRowLeavesItsClaimAndNoTrace(t *testing.T) {
 		t.Errorf("refused are %v, want the one that was settled", reply.Refused)
 	}
 
-	// The worker dies: what it parked was not lost with it.
+	// The worker dies. The rows that it parked are not lost.
 	o.declareDead(worker)
 	lost, err := o.Reap(t.Context(), []string{"sim"}, func(row *drainer.Row) (drainer.Settlement, bool) {
 		return ended(row, dispatch.Lost), true
@@ -82,7 +82,7 @@ func TestAParkedRowLeavesItsClaimAndNoTrace(t *testing.T) {
 	drainertest.AssertInvariant(t, o.db)
 }
 
-// As where the operation of a fallback is shut.
+// A row waits like this if its fallback's operation is shut.
 func TestARowCanWaitInItsProvidersLaneWithoutATrace(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -97,19 +97,19 @@ func TestARowCanWaitInItsProvidersLaneWithoutATrace(t *testing.T) {
 	}
 }
 
-// Thousands of rows may be wrong at once, and each batch of them holds up what is right.
+// Thousands of rows may have a wrong tool at once, and each batch of them delays the other rows.
 func TestARowIsParkedAsFastAmongMany(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	worker := o.join()
-	park := func(rows int) time.Duration { // what one of them takes
+	park := func(rows int) time.Duration { // returns the time per row
 		o.enqueueTool("sim/typo", "run-"+uuid.NewString(), rows)
 		wrong := o.claim(worker, rows)
 		began := time.Now()
 		o.batch(worker, parking([]int64{wrong[0].ClaimID}, wrong...))
 		return time.Since(began) / time.Duration(rows)
 	}
-	// Others on the machine interrupt a long batch more often than a short one, so the fastest counts.
+	// Other processes interrupt a long batch more often than a short one, so the fastest time counts.
 	few, many := park(200), park(3200)
 	for tries := 1; tries < 3 || many > 4*few; tries++ {
 		if tries == 12 {
@@ -141,7 +141,7 @@ func TestARowThatAReaperTookFromAClaimIsNotParked(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
-		judge drainer.Judge   // what the reaper says
+		judge drainer.Judge   // the reaper's decision
 		then  func(o *outbox) // before the dead worker wakes
 		want  map[string]int
 	}{
@@ -271,7 +271,7 @@ func TestWhatNobodyKnowsFailsInTimeAndWhatWasInDoubtIsUnknown(t *testing.T) {
 		t.Fatal(err)
 	}
 	const longAgo = `UPDATE outbox.tool SET seen_at = now() - interval '2 hours'`
-	o.exec(longAgo) // it joined then
+	o.exec(longAgo) // the worker joined then
 	if known := expire(time.Hour); len(known) != 0 {
 		t.Errorf("%d ended although a living worker knows their operation", len(known))
 	}
@@ -282,7 +282,7 @@ func TestWhatNobodyKnowsFailsInTimeAndWhatWasInDoubtIsUnknown(t *testing.T) {
 		t.Errorf("%d ended although a worker knew their operation a moment ago", len(known))
 	}
 	o.exec(longAgo)
-	o.joinWith("sim/act") // forgets operations that are not known any more, and not this one
+	o.joinWith("sim/act") // a join forgets operations that no worker knows any more, but not this one
 	if n := stored[int](o, `SELECT count(*) FROM outbox.tool WHERE name = 'sim/typo'`); n != 1 {
 		t.Error("an operation is forgotten, and with it since when its parked rows wait")
 	}
@@ -384,7 +384,8 @@ func TestRowsOfARefusedConfigurationFailOnceTheyAndItsGateWaitedSoLong(t *testin
 	}
 }
 
-// A provider that was overloaded for a day is refused for the first time now: there was no day to correct anything in.
+// A provider was overloaded for a day, and refuses for the first time now. So the operators had no time to correct the
+// cause yet.
 func TestAnOutageBeforeARefusalIsNoPartOfItsTime(t *testing.T) {
 	t.Parallel()
 	for name, shut := range map[string]struct {
@@ -435,7 +436,7 @@ func TestAnOutageBeforeARefusalIsNoPartOfItsTime(t *testing.T) {
 				t.Fatalf("%d rows ended an hour early", len(early))
 			}
 			waits(2)
-			if shut.probe { // no other attempt tells of an outage while it is refused
+			if shut.probe { // only a probe can meet an outage while the gate is shut
 				refuse(shut.outage)
 				if early := o.expireRefused(worker, 24*time.Hour); len(early) != 0 {
 					t.Fatalf("%d rows ended in an outage", len(early))

@@ -70,8 +70,8 @@ func TestAReaperPassesOverWhatAnotherHolds(t *testing.T) {
 	}
 }
 
-// A worker counts its lease from the call to join that succeeded. One before it may have
-// been committed without a reply.
+// A worker counts its lease from the call to join that succeeded. An earlier call may have been committed, and its reply
+// was lost.
 func TestJoiningAgainIsASignOfLife(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -107,7 +107,7 @@ func TestOnlyWorkersThatStoodStillAreDeclaredDead(t *testing.T) {
 	}
 }
 
-// Draining once waits for these alone.
+// A worker that drains once waits for overdue workers only.
 func TestAWorkerIsOverdueIfItHoldsRowsAndIsSilentByTheDatabasesClock(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -286,7 +286,7 @@ func TestARetiredWorkerKeepsItsClaimsAndTakesNoShare(t *testing.T) {
 	o.assertStatuses(map[string]int{"completed": 1})
 }
 
-// opening settles rows as throttled and opens the provider's breaker.
+// opening returns a batch that settles rows as throttled and opens the provider's breaker.
 func opening(coolDown time.Duration, rows ...*drainer.Row) drainer.Batch {
 	batch := settling(dispatch.Throttled, rows...)
 	batch.Settle[0].Breakers = []drainer.BreakerChange{{Gate: "sim", Open: true, Reason: drainer.Overloaded, For: coolDown}}
@@ -302,7 +302,7 @@ func (o *outbox) probe(worker string, leaseFor time.Duration) []*drainer.Row {
 	return o.batch(worker, probing(leaseFor)).Claimed[0].Rows
 }
 
-// verdict settles a probe: completed closes the breaker, all else opens it again.
+// verdict settles a probe: completed closes the breaker, and any other outcome opens it again.
 func (o *outbox) verdict(worker string, probe *drainer.Row, outcome dispatch.Outcome) {
 	o.t.Helper()
 	batch := settling(outcome, probe)
@@ -310,7 +310,7 @@ func (o *outbox) verdict(worker string, probe *drainer.Row, outcome dispatch.Out
 	o.batch(worker, batch)
 }
 
-// cooledDown is an outbox whose breaker may be tried, with due rows.
+// cooledDown returns an outbox with due rows. Its breaker is open and may be probed.
 func cooledDown(t *testing.T, rows int) *outbox {
 	t.Helper()
 	o := newOutbox(t)
@@ -436,7 +436,7 @@ func TestEveryWorkerFindsItsPlaceInTheFleet(t *testing.T) {
 	o := newOutbox(t)
 	ranks := map[int]bool{}
 	workers := []string{o.join(), o.join(), o.join()}
-	if err := o.Join(t.Context(), uuid.NewString(), []string{"other"}, nil); err != nil { // which takes no share of this provider
+	if err := o.Join(t.Context(), uuid.NewString(), []string{"other"}, nil); err != nil { // it takes no share of sim
 		t.Fatal(err)
 	}
 	o.exec(`UPDATE outbox.provider SET state = 'open', open_until = now() + interval '1 hour' WHERE name = 'sim'`)
@@ -539,13 +539,13 @@ func TestToolsAreKnownByTheirDaemonsAndForgottenAfterThem(t *testing.T) {
 	known("shop/a", "shop/b", "shop/c")
 	join("shop/a")
 	known("shop/a", "shop/c")
-	o.exec(`INSERT INTO outbox.tool (name) VALUES ('shop/new')`) // by one that joins at this moment
+	o.exec(`INSERT INTO outbox.tool (name) VALUES ('shop/new')`) // a worker that joins at this moment writes it
 	join("shop/a")
 	known("shop/a", "shop/c", "shop/new")
 }
 
-// A short token in the file itself is hashed with the rest, and an auditor can try every one of its kind. Each store
-// stands for a replica, or for one that was started again.
+// A short token in the configuration is hashed with the rest of the file, so an auditor could try all possible tokens.
+// Each store stands for a replica, or for one that was restarted.
 func TestAFingerprintIsTheSameInEveryReplicaAndCannotBeGuessed(t *testing.T) {
 	t.Parallel()
 	url := drainertest.Database(t)
@@ -645,7 +645,8 @@ func TestAWitnessThatIsNoneIsNamed(t *testing.T) {
 	}
 }
 
-// witnessing is a process with a witness of that name. The test starts itself again for it.
+// witnessing is the environment variable of a process with a witness. It names the witness and the database. The test
+// starts itself again as that process.
 const witnessing = "DRAINER_TEST_WITNESS"
 
 func TestTwoProcessesShareNoWitness(t *testing.T) {
@@ -704,12 +705,12 @@ func TestTwoProcessesShareNoWitness(t *testing.T) {
 	}
 }
 
-// What is remembered in a file that cannot be read may be a loss, so nothing begins.
+// A witness that cannot be read may remember commits that are lost now, so no worker begins.
 func TestAWitnessThatCannotBeReadLetsNoWorkerJoin(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	o.enqueue("run", 0, 1)
-	witness, worker := t.TempDir(), uuid.NewString() // a folder is read by no user
+	witness, worker := t.TempDir(), uuid.NewString() // no user can read a folder as a file
 	o.Guard(postgres.Guard{Witness: witness, Log: slog.New(slog.DiscardHandler)})
 	err := o.Join(t.Context(), worker, []string{"sim"}, nil)
 	if err == nil || !strings.Contains(err.Error(), "history.witness cannot be read") || !strings.Contains(err.Error(), witness) || !strings.Contains(err.Error(), "correct its name") {
@@ -720,7 +721,7 @@ func TestAWitnessThatCannotBeReadLetsNoWorkerJoin(t *testing.T) {
 	}
 }
 
-// A daemon goes on without a witness that it cannot write, and says so once.
+// A daemon that cannot write its witness continues without it, and logs that once.
 func TestAWitnessThatCannotBeWrittenStopsNothing(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -748,7 +749,7 @@ func TestAWitnessThatCannotBeWrittenStopsNothing(t *testing.T) {
 	}
 }
 
-// What waits for a lease goes by the process's clock: the database's may leap.
+// A wait for a lease uses the process's clock, because the database's clock may leap.
 func TestALeapOfTheDatabasesClockShortensNoWaitForWorkers(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -760,7 +761,7 @@ func TestALeapOfTheDatabasesClockShortensNoWaitForWorkers(t *testing.T) {
 			o := newOutbox(t)
 			o.Guard(postgres.Guard{Lease: test.lease, Log: slog.New(slog.DiscardHandler)})
 			worker := o.join()
-			o.exec(`UPDATE outbox.history SET table_oid = 0`) // a copy
+			o.exec(`UPDATE outbox.history SET table_oid = 0`) // as in a copy of the database
 			for range 2 {
 				if _, err := o.Beat(t.Context(), worker); err != nil {
 					t.Fatal(err)

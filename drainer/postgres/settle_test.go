@@ -32,7 +32,7 @@ func TestSettlingTwiceIsHarmless(t *testing.T) {
 	worker := o.join()
 	o.enqueue("run", 0, 2)
 	rows := o.claim(worker, 2)
-	// Not finished: the claim still stands, so only the attempts themselves refuse.
+	// The claim is not finished, so only the attempts themselves refuse the second settling.
 	once := drainer.Batch{Settle: []drainer.Settlement{ended(rows[0], dispatch.Completed), ended(rows[1], dispatch.Throttled)}}
 	if refused := o.batch(worker, once).Refused; len(refused) != 0 {
 		t.Errorf("the first settling was refused for %v", refused)
@@ -47,8 +47,7 @@ func TestSettlingTwiceIsHarmless(t *testing.T) {
 	o.assertStatuses(map[string]int{"completed": 1, "pending": 1})
 }
 
-// A worker that never heard of its first turn sends it again, and that one may
-// still run.
+// A worker that got no reply to its first turn sends it again, and the first one may still run.
 func TestSettlingTwiceAtOnceSettlesOnce(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -71,8 +70,8 @@ func TestSettlingTwiceAtOnceSettlesOnce(t *testing.T) {
 	o.assertStatuses(map[string]int{"completed": 20})
 }
 
-// A provider's own lane and its detour share batches: one may repeat itself about
-// an attempt while the other settles the next one.
+// A provider's own lane and its detour share batches. One may settle an attempt again while the other settles the next
+// attempt.
 func TestARepeatedSettlementBesideANewerOneWritesNothing(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -91,7 +90,7 @@ func TestARepeatedSettlementBesideANewerOneWritesNothing(t *testing.T) {
 	}
 }
 
-// The client of its first try has given that up, and the lane settles the same again.
+// The client has given up the first try, and the lane settles the same rows again.
 func TestATurnThatIsRepeatedWaitsForItsFirstTry(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -128,7 +127,7 @@ func TestATurnThatIsRepeatedWaitsForItsFirstTry(t *testing.T) {
 	o.assertStatuses(map[string]int{"completed": 2})
 }
 
-// A busy lane has two turns under way, and their rows can be of one claim.
+// A busy lane has two turns in progress, and their rows can be of one claim.
 func TestATurnSettlesBesideAnotherOneThatHoldsTheSameClaim(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -194,8 +193,8 @@ func TestAnotherWorkersIdDoesNotSettle(t *testing.T) {
 	o.assertStatuses(map[string]int{"in_progress": 1})
 }
 
-// Lanes share a batch: what one of them lost must not cost the others anything,
-// and each row is requeued for its own lane.
+// Lanes share a batch. A claim that one lane lost must not affect the rows of the others, and each row is requeued for
+// its own lane.
 func TestATurnSettlesOfSeveralClaimsThoseThatItHolds(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -232,7 +231,7 @@ func TestSettlingRacesReapingOneOfThemWins(t *testing.T) {
 		if len(refused) != len(lost) {
 			t.Fatalf("%d outcomes refused, but %d rows lost", len(refused), len(lost))
 		}
-		o.reap() // what the reaper skipped because the settling held it
+		o.reap() // takes the rows that the reaper skipped because the settling held their claim
 		o.settle(o.successor(), dispatch.Completed, o.claim(o.successor(), 4)...)
 	}
 }
@@ -302,7 +301,7 @@ func TestAnEffectThatIsKnownLateIsRecorded(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name      string
-		onRecord  string // what was settled meanwhile
+		onRecord  string // the status that was settled meanwhile
 		saga      string // of the run; empty for none
 		acts      bool
 		status    string
@@ -325,7 +324,7 @@ func TestAnEffectThatIsKnownLateIsRecorded(t *testing.T) {
 		}
 		batch := settling(dispatch.Completed, rows...)
 		batch.Settle[0].Acts, batch.Settle[0].Result.ProviderRef = test.acts, "ch_1"
-		for range 2 { // a lane repeats itself until the database has heard it
+		for range 2 { // a lane repeats a batch until it gets a reply
 			o.batch(worker, batch)
 		}
 		if got := stored[string](o, `SELECT status FROM outbox.status`); got != test.status {
@@ -340,7 +339,7 @@ func TestAnEffectThatIsKnownLateIsRecorded(t *testing.T) {
 	}
 }
 
-// What waits to be tried again, or looked up, has not been sent again yet.
+// A row that waits for a retry or a lookup has not been sent again yet.
 func TestAnEffectThatIsKnownBeforeItsRowIsTriedAgainTakesItOutOfTheQueue(t *testing.T) {
 	t.Parallel()
 	for _, lookup := range []bool{false, true} {
@@ -361,7 +360,7 @@ func TestAnEffectThatIsKnownBeforeItsRowIsTriedAgainTakesItOutOfTheQueue(t *test
 	}
 }
 
-// Once it is claimed again it is for the worker that did that to say what it came to.
+// Once the row is claimed again, only the worker that claimed it settles it.
 func TestAnEffectThatIsKnownWhileItsRowIsTriedAgainIsLeftToThatAttempt(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -380,8 +379,8 @@ func TestAnEffectThatIsKnownWhileItsRowIsTriedAgainIsLeftToThatAttempt(t *testin
 	}
 }
 
-// The pass that ends a saga has read its steps before: what it cannot have seen
-// waits for it, also where the saga was not there yet a moment ago.
+// The pass that ends a saga has read its steps before. An effect that it cannot have seen waits for the pass, also if
+// the saga did not exist a moment ago.
 func TestAnEffectThatIsKnownWhileItsRunGoesBackIsTold(t *testing.T) {
 	t.Parallel()
 	for name, begunBefore := range map[string]bool{"the saga was there": true, "the saga was not there": false} {
@@ -412,7 +411,7 @@ func TestAnEffectThatIsKnownWhileItsRunGoesBackIsTold(t *testing.T) {
 	}
 }
 
-// An operator decides that nothing happened while the worker brings its proof.
+// An operator decides that nothing happened while the worker reports the effect.
 func TestAnEffectThatIsKnownWhileAnOperatorDeniesItIsRecorded(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -440,7 +439,7 @@ func TestAnAgentsTransactionDoesNotHoldUpALateEffect(t *testing.T) {
 	o.assertStatuses(map[string]int{"completed": 1})
 }
 
-// losing is a worker whose row another one has settled like that.
+// losing returns a worker and its row. Another worker has settled the row with that status.
 func (o *outbox) losing(onRecord string) (worker string, rows []*drainer.Row) {
 	o.t.Helper()
 	worker = o.join()
@@ -452,7 +451,7 @@ func (o *outbox) losing(onRecord string) (worker string, rows []*drainer.Row) {
 	return worker, rows
 }
 
-// holdAll is how operators and passes begin.
+// holdAll is the statement with which operators and passes begin.
 const holdAll = `SELECT outbox.hold(ARRAY(SELECT id FROM outbox.intent))`
 
 func (o *outbox) begin() pgx.Tx {
@@ -465,8 +464,8 @@ func (o *outbox) begin() pgx.Tx {
 	return tx
 }
 
-// settleBehind has a batch wait for a transaction, which then does something more
-// and commits.
+// settleBehind starts a batch that waits for a transaction. The transaction then executes one more statement and
+// commits.
 func (o *outbox) settleBehind(first pgx.Tx, worker string, batch drainer.Batch, then string) {
 	o.t.Helper()
 	settled := o.inBackground(worker, batch)
@@ -533,8 +532,7 @@ func TestAnUnstorableResponseIsDroppedAndItsNeighboursAreNot(t *testing.T) {
 	}
 }
 
-// Whatever an adapter hands on of a provider's answer, the outcome is stored,
-// and so is that of its neighbour.
+// An adapter may pass on any part of a provider's answer. The outcome is stored, and so is the outcome of the other row.
 func FuzzNothingThatAProviderSaysStopsASettlement(f *testing.F) {
 	for _, seed := range []string{
 		"", "plain", "\x00", "\xff", "\u2028", `{"a":1}`, `{"a":"\u0000"}`, `{"a":"\ud800"}`, `{"a":1}{`, `[1e131072]`, `[1e99999999999]`, "NaN",
@@ -576,7 +574,7 @@ func FuzzNothingThatAProviderSaysStopsASettlement(f *testing.F) {
 	})
 }
 
-// Others' runs are many in a mass failure, and this is asked every second.
+// In a mass failure, other workers have many closed runs, and each worker asks for its own every second.
 func TestAWorkerIsToldOfClosedRunsThatItHasClaimedAndOfNoOthers(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -630,10 +628,9 @@ func TestARowThatItsFallbackCannotHaveAppliedGoesBackToItsOwnProvider(t *testing
 	}
 }
 
-// An intent is dispatched as the agent committed it, under the key that it was told:
-// each number exact, of a name that comes twice the last value, of the headers
-// what is text. What cannot be kept is refused when it is enqueued, in words
-// that repeat none of it.
+// An intent is dispatched as the agent committed it, under the key that the agent was told. Each number is exact, a name
+// that comes twice has its last value, and of the headers only the texts are sent. A payload that cannot be kept is
+// refused when it is enqueued, and the error repeats none of it.
 func FuzzAClaimBringsWhatWasEnqueued(f *testing.F) {
 	for _, seed := range []struct{ payload, headers string }{
 		{`{"n": 9007199254740993, "m": 123456789012345678901234567890.10, "z": -0.0}`, `{"traceparent": "00-ab", "n": 1, "o": {}, "a": [""], "x": null}`},
@@ -708,15 +705,15 @@ func checkRefusal(t *testing.T, err error, tuple dispatch.Tuple, payload, header
 	}
 }
 
-// isPlain holds for what jsonb takes for every reader: no escapes, no numbers
-// that grow, not long and not deep.
+// isPlain reports whether jsonb must accept the text. It has no escapes and no numbers with long exponents, and it is
+// short.
 func isPlain(text []byte) bool {
 	return json.Valid(text) && utf8.Valid(text) && len(text) < 1000 && !suspicious.Match(text)
 }
 
 var suspicious = regexp.MustCompile(`\\u|[eE][+-]?[0-9]{4}`)
 
-// textsIn are the members of an object that are text.
+// textsIn returns the members of an object that are text.
 func textsIn(object []byte) map[string]string {
 	var members map[string]any
 	if json.Unmarshal(object, &members) != nil {
@@ -793,8 +790,8 @@ func TestAnUnusableURLIsRefusedWithoutItsPassword(t *testing.T) {
 	}
 }
 
-// What a dead worker left is read after it was locked. Should that fail, all
-// stays as it was, for the next reaper.
+// The rows of a dead worker are read after they were locked. If the read fails, nothing changes, and the next reaper
+// finds them.
 func TestRecoveringThatFailsHalfWayTakesNothingBack(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -812,7 +809,7 @@ func TestRecoveringThatFailsHalfWayTakesNothingBack(t *testing.T) {
 	}
 }
 
-// A batch whose reply cannot be read is a batch whose reply was lost.
+// A reply that cannot be read counts as a lost reply.
 func TestRowsThatWereClaimedAndCannotBeReadAreGivenBack(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

@@ -61,7 +61,7 @@ func TestAPropertyMayLookAtSteps(t *testing.T) {
 	}
 }
 
-// stairs lead from 0 upwards.
+// stairs returns a model whose states lead from 0 upwards.
 func stairs(rests func(int) bool, next func(int) []explore.Step[int]) explore.Model[int] {
 	return explore.Model[int]{Rests: rests, Steps: next}
 }

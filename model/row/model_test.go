@@ -10,12 +10,11 @@ import (
 	"github.com/agentoutbox/drainer/model/row"
 )
 
-// classes are those that are decided differently: read_only is decided like
-// naturally_idempotent.
+// classes has the classes with different decisions. Those of read_only are the same as those of naturally_idempotent.
 var classes = dispatch.Classes()[1:]
 
-// A claim with another row beside this one makes too many states of a key's
-// ages, and has nothing to do with them.
+// batches reports whether a model of this class has claims with another row beside this one. Together with the ages of a
+// key there would be too many states, and the two have nothing to do with each other.
 func batches(class dispatch.Class) bool { return class != dispatch.KeyIdempotent }
 
 func TestNoOrderOfEventsBreaksAPromise(t *testing.T) {
@@ -52,7 +51,7 @@ const (
 	once    = dispatch.NonIdempotent
 )
 
-// Each row takes something away and names the promise that this breaks.
+// Each mutant takes guards away and names the promise that this breaks.
 var mutants = []struct {
 	without row.Guards
 	of      row.Model
@@ -102,7 +101,7 @@ func TestEachGuardKeepsAPromise(t *testing.T) {
 	}
 }
 
-// Where two guards stand, either of them is enough: the database keeps both.
+// Where there are two guards, either of them is enough. The database keeps both.
 func TestOneOfTwoGuardsIsEnough(t *testing.T) {
 	t.Parallel()
 	for _, model := range []row.Model{
@@ -118,8 +117,8 @@ func TestOneOfTwoGuardsIsEnough(t *testing.T) {
 	}
 }
 
-// assertRefusesTheRest tries what the model has no step for: it is tried once
-// wherever the tables show the same.
+// assertRefusesTheRest tries the actions for which the model has no step. It tries them once for all states that look
+// the same in the tables.
 func (i *intent) assertRefusesTheRest(s row.State) {
 	i.T.Helper()
 	shown := visibleOf(s)
@@ -129,7 +128,7 @@ func (i *intent) assertRefusesTheRest(s row.State) {
 	i.tried[shown] = true
 	i.assertRefusesClaims(s)
 	if s.Settled && s.Newest.Is() == dispatch.StatusCompleted {
-		return // what an operator may correct depends on who completed it
+		return // whether an operator may correct it depends on how it was completed
 	}
 	for plan, action := range map[row.Plan]operator.Action{
 		row.Retry:             operator.Retry{},
@@ -142,8 +141,7 @@ func (i *intent) assertRefusesTheRest(s row.State) {
 	}
 }
 
-// assertRefusesClaims has workers claim what is not due, or is not theirs to
-// claim any more.
+// assertRefusesClaims tries to claim the row while it is not due, and for workers that were declared dead.
 func (i *intent) assertRefusesClaims(s row.State) {
 	i.T.Helper()
 	for w, worker := range s.Workers {

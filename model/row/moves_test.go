@@ -10,11 +10,10 @@ import (
 	"github.com/agentoutbox/drainer/model/row"
 )
 
-// move takes a step of the model in the outbox. w is the worker whose step it
-// is; for the steps of others it means nothing.
+// move takes a step of the model in the outbox. w is the worker whose step it is. For other steps, w means nothing.
 type move func(i *intent, w int, from, to row.State)
 
-// moves are all the steps that there are, by what they say.
+// moves has the move of each step, by the text of the step.
 var moves = map[string]move{
 	"claims":                        (*intent).claims,
 	"claims, and the reply is lost": (*intent).claimsUnheard,
@@ -70,13 +69,13 @@ var moves = map[string]move{
 	"passes half of the key's life":   (*intent).ages,
 }
 
-// elsewhere are steps that no outbox sees.
+// elsewhere is the move of a step that no outbox sees.
 func elsewhere(*intent, int, row.State, row.State) {}
 
-// inOneTransaction is with the step that commits.
+// inOneTransaction is the move of a step that the outbox takes later, together with the step that commits.
 func inOneTransaction(*intent, int, row.State, row.State) {}
 
-// workerOf is the worker whose step it is; the first one, where it is no worker's.
+// workerOf returns the worker whose step it is, or the first one if it is no worker's.
 func workerOf(step explore.Step[row.State]) int {
 	if step.Who == "worker 2" {
 		return 1
@@ -84,8 +83,7 @@ func workerOf(step explore.Step[row.State]) int {
 	return 0
 }
 
-// take takes one step, and then what the model has no step for, because it
-// makes no difference.
+// take takes one step, and then settles in vain. The model has no step for that, because it makes no difference.
 func (i *intent) take(from row.State, step explore.Step[row.State]) {
 	i.T.Helper()
 	next, known := moves[step.What]
@@ -157,7 +155,7 @@ func ageOf(held *drainer.Row) row.Age {
 	return row.Old
 }
 
-// occupy ties the slot that the model has just taken to a claim.
+// occupy assigns a claim to the slot that the model has just taken.
 func (i *intent) occupy(claim int64, from, to row.State) {
 	for slot := range i.slots {
 		if from.Claims[slot].Owner == row.NoOwner && to.Claims[slot].Owner != row.NoOwner {
@@ -197,7 +195,7 @@ func (i *intent) settlesUnheard(w int, from, _ row.State) {
 	}
 }
 
-// settlesAgain is a worker that settles again, as one does that got no reply.
+// settlesAgain settles a second time, as a worker does that got no reply.
 func (i *intent) settlesAgain(w int, from row.State) {
 	i.T.Helper()
 	if i.tells(w, from) {
@@ -256,7 +254,7 @@ func (i *intent) findsItself(w int, _, _ row.State) {
 	i.startOver(w)
 }
 
-// reaps recovers what one claim still held.
+// reaps recovers the rows that one claim still held.
 func (i *intent) reaps(_ int, from, to row.State) {
 	i.T.Helper()
 	for slot, claim := range from.Claims {
@@ -298,7 +296,7 @@ func (i *intent) becomesDue(int, row.State, row.State) {
 	i.Exec(`UPDATE outbox.queue SET next_attempt_at = now() WHERE intent_id = $1`, i.id)
 }
 
-// loses has the tables as they were at the enqueue, in a copy of the database. An operator accepts that.
+// loses sets the tables back to the enqueue, as in a copy of the database. An operator accepts that history.
 func (i *intent) loses(int, row.State, row.State) {
 	i.T.Helper()
 	i.Exec(`DELETE FROM outbox.claim WHERE provider = $1`, i.provider)
@@ -313,7 +311,7 @@ func (i *intent) loses(int, row.State, row.State) {
 	i.startOver(1)
 }
 
-// ages sets back every time stamp.
+// ages moves every time stamp back by half of the key's life.
 func (i *intent) ages(int, row.State, row.State) {
 	i.T.Helper()
 	const half = 12 * time.Hour
@@ -335,7 +333,7 @@ func (i *intent) ages(int, row.State, row.State) {
 	}
 }
 
-// set sets a clock back, unless it does not run yet.
+// set moves a time back, unless the time is not set yet.
 func set(at time.Time, by time.Duration) time.Time {
 	if at.IsZero() {
 		return at

@@ -18,9 +18,8 @@ import (
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
-// A step of every kind is taken in the model and in a real outbox. After each,
-// the tables must show what the model says, and whatever the model has no step
-// for must be refused.
+// The test takes a step of every kind in the model and in a real outbox. After each step, the tables must show the state
+// of the model, and must refuse every action for which the model has no step.
 func TestARealOutboxTakesTheStepsOfTheModel(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long")
@@ -47,7 +46,7 @@ func TestARealOutboxTakesTheStepsOfTheModel(t *testing.T) {
 			})
 		}
 	})
-	known := []string{"retried", "retried_may_duplicate", "resolved", "cancelled"} // what operators append
+	known := []string{"retried", "retried_may_duplicate", "resolved", "cancelled"} // the outcomes that operators append
 	for _, outcome := range dispatch.Outcomes() {
 		known = append(known, string(outcome))
 	}
@@ -89,15 +88,15 @@ func (i *intent) assertShows(s row.State) {
 // kind distinguishes the steps that the outbox takes differently.
 type kind struct {
 	what    string
-	outcome dispatch.Outcome // that is settled
+	outcome dispatch.Outcome // the one that is settled
 	past    row.Past         // its tries are not distinguished
 	stale   bool             // a claim that the intent has left is still there
-	from    row.Status       // of what was settled
+	from    row.Status       // the status that was settled before
 	to      row.Status
 	ends    bool
 }
 
-// kindOf leaves out what no outbox sees.
+// kindOf leaves out the steps that no outbox sees.
 func kindOf(from row.State, step explore.Step[row.State]) (kind, bool) {
 	switch step.What {
 	case "crashes", "freezes, and is declared dead", "settles the other row":
@@ -130,7 +129,7 @@ func isSeen(from row.State, step explore.Step[row.State]) bool {
 	return visibleOf(from) != visibleOf(step.To) || strings.HasPrefix(step.What, "settles")
 }
 
-// goesOn reports whether a step belongs to the transaction that is under way.
+// goesOn reports whether a step belongs to the transaction in progress.
 func goesOn(s row.State, step explore.Step[row.State]) bool {
 	if s.Operator.Plan != row.None {
 		return step.Who == "the operator"
@@ -138,7 +137,7 @@ func goesOn(s row.State, step explore.Step[row.State]) bool {
 	return step.Who == "a reaper" && (s.Claims[0].Locked || s.Claims[1].Locked) && step.What != "locks the claim of a dead worker"
 }
 
-// outbox is a real one, for one tool.
+// outbox is a real outbox for one tool.
 type outbox struct {
 	*real.Outbox
 	model  row.Model
@@ -153,8 +152,7 @@ func newOutbox(t *testing.T, model row.Model) *outbox {
 	return o
 }
 
-// intent is one intent of a provider of its own, on the way that the model
-// takes.
+// intent is one intent with its own provider. It takes the steps of the model.
 type intent struct {
 	*outbox
 	provider string
@@ -164,7 +162,7 @@ type intent struct {
 	workers  [2]*worker
 }
 
-// worker is a process: what it remembers outlives what others think of it.
+// worker is a process. It keeps its memory also after others have declared it dead.
 type worker struct {
 	id      string
 	row     *drainer.Row
@@ -194,7 +192,7 @@ func (i *intent) startOver(w int) {
 	i.workers[w] = &worker{id: i.Join(i.provider)}
 }
 
-// end is a lane's settlement of an attempt that was started then.
+// end returns a lane's settlement of an attempt that started at that time.
 func (i *intent) end(held *drainer.Row, started time.Time, outcome dispatch.Outcome) drainer.Settlement {
 	policy := i.policy
 	if held.IntentID != i.id { // the row beside it has a single try
@@ -214,7 +212,7 @@ func (i *intent) judge(claim int64, outcome dispatch.Outcome) drainer.Judge {
 	}
 }
 
-// see reads what the tables show.
+// see reads the visible state from the tables.
 func (i *intent) see() (v visible) {
 	i.T.Helper()
 	var both pgx.Batch
@@ -248,7 +246,7 @@ func (i *intent) ownerOf(id string) row.Owner {
 	return row.Dead
 }
 
-// slotOf is that of a claim that the model knows.
+// slotOf returns the slot of a claim that the model knows.
 func (i *intent) slotOf(claim int64) int {
 	for slot, known := range i.slots {
 		if known == claim {
@@ -259,7 +257,7 @@ func (i *intent) slotOf(claim int64) int {
 	return 0
 }
 
-// visible is as much of a state as the tables show.
+// visible is the part of a state that the tables show.
 type visible struct {
 	Queue             row.Queued
 	Claims            [2]visibleClaim
@@ -281,8 +279,8 @@ func visibleOf(s row.State) visible {
 	return v
 }
 
-// readSQL shows one intent. Ages are those of the model: 0 never, 1 less than
-// half of the key's life ago, 2 more.
+// readSQL shows one intent. Ages are those of the model: 0 is never, 1 is less than half of the key's life ago, and 2 is
+// more.
 const readSQL = `
 	SELECT q.intent_id IS NOT NULL, coalesce(q.next_attempt_at > now() + interval '30 seconds', false), coalesce(q.tries, 0),
 	       public.age(CASE WHEN doubt.is THEN least(q.first_attempt_at, i.created_at) ELSE q.first_attempt_at END),
@@ -313,8 +311,7 @@ const ageSQL = `
 	  SELECT CASE WHEN at IS NULL THEN 0 WHEN at > now() - interval '6 hours' THEN 1 ELSE 2 END
 	$$`
 
-// comparable leaves out what the model does not distinguish: the past of a row
-// that has left its claim.
+// comparable leaves out the past of a row that has left its claim, which the model does not distinguish.
 func (c visibleClaim) comparable() visibleClaim {
 	if c.Settled {
 		c.Past = row.Past{}
@@ -323,7 +320,7 @@ func (c visibleClaim) comparable() visibleClaim {
 	return c
 }
 
-// counted is how far the model counts the tries of a lookup.
+// counted limits the tries of a lookup to the number to which the model counts.
 func counted(p row.Past, limit int8) row.Past {
 	if p.Lookup {
 		p.Tries = min(p.Tries, limit)

@@ -60,7 +60,7 @@ func losing(m saga.Model) saga.Model {
 	return m
 }
 
-// Each row takes something away and names the promise that this breaks.
+// Each mutant takes guards away and names the promise that this breaks.
 var mutants = []struct {
 	without saga.Guards
 	of      saga.Model
@@ -105,7 +105,7 @@ func TestEachGuardKeepsAPromise(t *testing.T) {
 	}
 }
 
-// Where two guards stand, either of them is enough.
+// Where there are two guards, either of them is enough.
 func TestOneOfTwoGuardsIsEnough(t *testing.T) {
 	t.Parallel()
 	for _, guard := range []saga.Guards{saga.OnePass, saga.OneUndo, saga.UndoIsNoted, saga.NotesLater} {
@@ -118,7 +118,7 @@ func TestOneOfTwoGuardsIsEnough(t *testing.T) {
 	}
 }
 
-// assertRefusesTheRest tries what the model has no step for.
+// assertRefusesTheRest tries the actions for which the model has no step.
 func (r *run) assertRefusesTheRest(s saga.State) {
 	r.T.Helper()
 	can, attended := map[string]bool{}, r.model

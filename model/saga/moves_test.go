@@ -20,11 +20,10 @@ import (
 	"github.com/agentoutbox/drainer/model/saga"
 )
 
-// move takes a step of the model in the tables, for the run's step of that
-// number, from 0.
+// move takes a step of the model in the tables. i is the number of the run's step, counted from 0.
 type move func(r *run, i int)
 
-// moves are all the steps that there are, by what they say, without numbers.
+// moves has the move of each step, by the text of the step without its number.
 var moves = map[string]move{
 	"step is enqueued, and not committed yet": (*run).enqueues,
 	"step is committed":                       (*run).commits,
@@ -89,15 +88,15 @@ var moves = map[string]move{
 	"the database loses all commits since the first undo was enqueued": (*run).losesUndos,
 }
 
-// elsewhere are steps that no table sees.
+// elsewhere is the move of a step that no table sees.
 func elsewhere(*run, int) {}
 
-// inOneStatement is with the step that commits.
+// inOneStatement is the move of a step that the tables take together with the step that commits.
 func inOneStatement(*run, int) {}
 
 var withoutNumber = strings.NewReplacer(" 1", "", " 2", "", " 3", "")
 
-// said is a step without its number.
+// said returns the text of a step without its number.
 func said(step explore.Step[saga.State]) string { return withoutNumber.Replace(step.String()) }
 
 func (r *run) take(step explore.Step[saga.State]) {
@@ -116,7 +115,7 @@ func forward(next func(*run, *attempt)) move {
 	}
 }
 
-// undo finds the intent that a pass has enqueued.
+// undo returns a move for a step's undo. It finds the intent that a pass has enqueued.
 func undo(next func(*run, *attempt)) move {
 	return func(r *run, i int) {
 		r.T.Helper()
@@ -193,7 +192,7 @@ func endsAtLast(r *run, a *attempt) {
 	r.settle(a, dispatch.Ambiguous)
 }
 
-// losesWorker leaves what that worker knows of the intent.
+// losesWorker declares the worker dead and recovers its row. The attempt keeps the knowledge of that worker.
 func (r *run) losesWorker(a *attempt) {
 	r.T.Helper()
 	r.DeclareDead(a.worker)
@@ -253,7 +252,7 @@ func (r *run) retryUndone() error {
 
 func (r *run) resolve() error { return r.Console.ResolveSaga(r.T.Context(), r.provider, real.OnCall) }
 
-// losesAll has the tables as they were when no step had been claimed, in a copy of the database.
+// losesAll sets the tables back to the time when no step had been claimed, as in a copy of the database.
 func (r *run) losesAll(int) {
 	r.T.Helper()
 	r.rollBack()
@@ -265,7 +264,8 @@ func (r *run) losesAll(int) {
 		SELECT provider, created_at, id, agent_run_id, payload_bytes, 0 FROM outbox.intent WHERE agent_run_id = $1`, r.provider)
 }
 
-// losesUndos has them as they were when a pass was about to enqueue the first undo. An operator accepts that.
+// losesUndos sets the tables back to the time when a pass was about to enqueue the first undo. An operator accepts that
+// history.
 func (r *run) losesUndos(int) {
 	r.T.Helper()
 	r.rollBack()
@@ -285,7 +285,7 @@ func (r *run) losesUndos(int) {
 	}
 }
 
-// run is one run of a provider of its own, on the way that the model takes.
+// run is one run with its own provider. It takes the steps of the model.
 type run struct {
 	*real.Outbox
 	model    saga.Model
@@ -293,16 +293,16 @@ type run struct {
 	policies map[string]dispatch.Policy
 	saga     *compensations.Saga
 	steps    [saga.Steps]step
-	ahead    bool // of the model: a pass that noted an undo goes on by itself
+	ahead    bool // the tables are ahead of the model: a pass that noted an undo continues by itself
 }
 
 // step is a forward intent, and its undo.
 type step struct {
-	agent         pgx.Tx // that enqueues it, and has not committed
+	agent         pgx.Tx // it enqueues the intent, and has not committed
 	forward, undo attempt
 }
 
-// attempt is one of an intent.
+// attempt is the current attempt of an intent.
 type attempt struct {
 	id     int64
 	worker string
@@ -311,7 +311,7 @@ type attempt struct {
 
 func newRun(o *real.Outbox, model saga.Model, provider string) *run {
 	o.T.Helper()
-	o.Join(provider) // whose look is the first account of the database's history
+	o.Join(provider) // the join records the database's history for the first time
 	policies := model.Policies(provider)
 	taken, err := compensations.New(o.DB, policies, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
@@ -320,8 +320,7 @@ func newRun(o *real.Outbox, model saga.Model, provider string) *run {
 	return &run{Outbox: o, model: model, provider: provider, policies: policies[provider], saga: taken}
 }
 
-// claim takes just this intent, for a worker that has no other, and returns how
-// many rows the turn found.
+// claim claims only this intent, for a new worker, and returns how many rows the turn found.
 func (r *run) claim(a *attempt) (found int) {
 	r.T.Helper()
 	r.Exec(`UPDATE outbox.queue SET next_attempt_at = CASE WHEN intent_id = $1 THEN now() ELSE 'infinity' END WHERE provider = $2`, a.id, r.provider)
@@ -341,7 +340,7 @@ func (r *run) claim(a *attempt) (found int) {
 
 func (r *run) policyOf(held *drainer.Row) dispatch.Policy { return r.policies[held.Tuple.Operation()] }
 
-// settle reports how an attempt ended, and must count.
+// settle settles an attempt. The settlement must count.
 func (r *run) settle(a *attempt, outcome dispatch.Outcome) {
 	r.T.Helper()
 	if !r.Settle(a.worker, r.ended(a, outcome), true) {
@@ -357,8 +356,7 @@ func (r *run) ended(a *attempt, outcome dispatch.Outcome) drainer.Settlement {
 	return real.Ended(r.answerable(a.row), r.policyOf(a.row), started, outcome)
 }
 
-// answerable makes a question that no tool answers the act itself, as a lane
-// does.
+// answerable replaces a lookup that no tool answers by the act itself, as a lane does.
 func (r *run) answerable(held *drainer.Row) *drainer.Row {
 	policy := r.policyOf(held)
 	if held.Undoes == nil || policy.Lookup != nil || policy.Class == dispatch.NonIdempotent {
@@ -369,7 +367,7 @@ func (r *run) answerable(held *drainer.Row) *drainer.Row {
 	return &acting
 }
 
-// see reads what the tables show.
+// see reads the visible state from the tables.
 func (r *run) see() (v visible) {
 	r.T.Helper()
 	var both pgx.Batch
@@ -399,8 +397,7 @@ func (r *run) see() (v visible) {
 
 var digits = regexp.MustCompile(`\d+`)
 
-// numberIn is the last one in a text: that of a step. Where there is none, the
-// step does not matter.
+// numberIn returns the last number in a text, which is that of a step. In a text without one, the step does not matter.
 func numberIn(t *testing.T, text string) int {
 	t.Helper()
 	all := digits.FindAllString(text, -1)

@@ -16,9 +16,8 @@ import (
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
-// A step of every kind is taken in the model and in real tables. After each,
-// these must show what the model says, and whatever the model has no step for
-// must be refused.
+// The test takes a step of every kind in the model and in real tables. After each step, the tables must show the state
+// of the model, and must refuse every action for which the model has no step.
 func TestRealRunsTakeTheStepsOfTheModel(t *testing.T) {
 	t.Parallel()
 	var stored real.Outcomes
@@ -76,8 +75,8 @@ func (r *run) follow(walk []explore.Step[saga.State], tried map[visible]bool) {
 	}
 }
 
-// assertShows tries what the model has no step for once, wherever the tables
-// show the same.
+// assertShows compares the tables with the state. Once for all states that look the same in the tables, it also tries
+// the actions for which the model has no step.
 func (r *run) assertShows(s saga.State, tried map[visible]bool) {
 	r.T.Helper()
 	want := visibleOf(s)
@@ -94,13 +93,12 @@ func (r *run) assertShows(s saga.State, tried map[visible]bool) {
 	}
 }
 
-// isUnderWay holds within a transaction that the tables take at once.
+// isUnderWay reports whether the state is within a transaction, which the tables take as one step.
 func isUnderWay(s saga.State) bool {
 	return s.Passes[0].Acts || slices.ContainsFunc(s.Steps[:], func(step saga.Step) bool { return step.Place == saga.Claiming })
 }
 
-// goesOn reports whether a real pass goes on by itself after this step: it does
-// once it has noted an undo.
+// goesOn reports whether a real pass continues by itself after this step. It does once it has noted an undo.
 func (r *run) goesOn(from saga.State, step explore.Step[saga.State]) bool {
 	if !isPass(step) {
 		return false
@@ -111,7 +109,7 @@ func (r *run) goesOn(from saga.State, step explore.Step[saga.State]) bool {
 
 func isPass(step explore.Step[saga.State]) bool { return strings.HasSuffix(step.Who, "pass") }
 
-// rollBack frees what the walk left open.
+// rollBack rolls back the transactions that the walk left open.
 func (r *run) rollBack() {
 	for i := range r.steps {
 		if agent := r.steps[i].agent; agent != nil {
@@ -128,7 +126,8 @@ type kind struct {
 	before, after visibleStep
 }
 
-// kindOf leaves out what no table sees. Where commits are lost, what comes before that is left to the other tours.
+// kindOf leaves out the steps that no table sees. If the model loses commits, kindOf also leaves out the steps before
+// the loss, which the other tours take.
 func kindOf(model saga.Model) explore.Kind[saga.State, kind] {
 	return func(from saga.State, step explore.Step[saga.State]) (kind, bool) {
 		if model.LosesCommits && !step.To.LostCommits {
@@ -152,12 +151,12 @@ func seenKindOf(from saga.State, step explore.Step[saga.State]) (kind, bool) {
 	return k, true
 }
 
-// isInTransaction reports whether a step belongs to the transaction that is under way.
+// isInTransaction reports whether a step belongs to the transaction in progress.
 func isInTransaction(s saga.State, step explore.Step[saga.State]) bool {
 	return s.Passes[0].Acts && isPass(step) || step.What == "is in a committed claim"
 }
 
-// visible is as much of a state as the tables show.
+// visible is the part of a state that the tables show.
 type visible struct {
 	Saga  string
 	Steps [saga.Steps]visibleStep
@@ -171,7 +170,7 @@ type visibleStep struct {
 type visibleRow struct {
 	Place       saga.Place
 	Status      dispatch.Status
-	Maybe, Asks bool // of what waits
+	Maybe, Asks bool // of a row that waits
 }
 
 func visibleOf(s saga.State) (v visible) {

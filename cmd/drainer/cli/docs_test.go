@@ -63,8 +63,8 @@ func TestTheExamplesOfTheDocumentationAreValid(t *testing.T) {
 	}
 }
 
-// documents are all that may show a configuration. docs/kubernetes.md shows values
-// of the chart, which are tested with it.
+// documents returns all pages that may show a configuration. docs/kubernetes.md shows values of the chart, which are
+// tested with the chart.
 func documents(t *testing.T) (all []string) {
 	t.Helper()
 	for _, pattern := range []string{"README.md", "docs/*.md", "docs/adapters/*.md"} {
@@ -98,8 +98,7 @@ func yamlIn(t *testing.T, page string) (examples []string) {
 
 const signingSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// mounted are files that stand for those that an example refers to, by what
-// the end of their names says that they hold.
+// mounted has the files that replace those to which an example refers. The end of a file's name says what it holds.
 type mounted struct{ certificate, key, signing, other string }
 
 var fileReference = regexp.MustCompile(`\$\{file:([^}]+)\}`)
@@ -145,7 +144,7 @@ func secretFiles(t *testing.T) mounted {
 
 const configurationPage = "../../../docs/configuration.md"
 
-// The page lists what the published schema says, so neither can be ahead.
+// The page lists the fields of the published schema, so neither of the two can be ahead.
 func TestEveryFieldOfTheConfigurationIsDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(configurationPage)
@@ -199,8 +198,8 @@ type fieldPage struct {
 	shown map[string]string
 }
 
-// list writes the fields of a block, those of the blocks inside of it with
-// their paths. in is how other lists call the block.
+// list writes the fields of a block, and the fields of the blocks inside it with their paths. in is the name of the
+// block in other lists.
 func (r *fieldPage) list(heading, in string, block *jsonschema.Schema, except []string) {
 	rows := r.fields(block, "", in, except)
 	if len(rows) > 0 {
@@ -235,7 +234,7 @@ func (r *fieldPage) fields(block *jsonschema.Schema, path, in string, except []s
 	return rows
 }
 
-// within are the fields of a field's own block, of its forms and of its items.
+// within returns the fields of a field's own block, of its forms and of its items.
 func (r *fieldPage) within(name, in string, field *jsonschema.Schema) (rows []string) {
 	if field.Items != nil && field.Items.Properties != nil {
 		return r.fields(field.Items, name+"[].", in, nil)
@@ -341,7 +340,7 @@ func TestEveryLinkOfTheDocumentationLeadsSomewhere(t *testing.T) {
 	}
 }
 
-// A reader follows a row's walk from file to file.
+// A reader follows the walk of a row from file to file.
 func TestEveryFileOfTheArchitectureHasItsFunction(t *testing.T) {
 	t.Parallel()
 	text := read(t, "../../../docs/architecture.md")
@@ -355,7 +354,7 @@ func TestEveryFileOfTheArchitectureHasItsFunction(t *testing.T) {
 		}
 	}
 	for _, file := range regexp.MustCompile("`([a-z]+/[a-z0-9_/]+\\.(?:go|sql))`").FindAllStringSubmatch(text, -1) {
-		if strings.HasPrefix(file[1], "sql/") { // beside the file of its row
+		if strings.HasPrefix(file[1], "sql/") { // it is next to the file of its row
 			continue
 		}
 		_, err := os.Stat("../../../" + file[1])
@@ -391,7 +390,7 @@ func TestEveryTestThatTheDocumentationNamesExists(t *testing.T) {
 	}
 }
 
-// prose are all pages for people, by their paths from here.
+// prose returns all pages for people, by their paths from here.
 func prose(t *testing.T) (pages []string) {
 	t.Helper()
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/adapters/*.md", "docs/runbooks/*.md"} {
@@ -407,7 +406,7 @@ func prose(t *testing.T) (pages []string) {
 	return pages
 }
 
-// sections are the anchors that a page's headings have at GitHub.
+// sections returns the anchors that a page's headings have at GitHub.
 func sections(page string) map[string]bool {
 	anchors := map[string]bool{}
 	dropped, linked := regexp.MustCompile(`[^\p{L}\p{N} _-]`), regexp.MustCompile(`\]\([^)]*\)`)
@@ -449,8 +448,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	}
 }
 
-// listOfMetrics has a line for each metric that `drainer run` registers, without
-// those of the Go runtime.
+// listOfMetrics returns a line for each metric that `drainer run` registers, without those of the Go runtime.
 func listOfMetrics(t *testing.T) string {
 	t.Helper()
 	registered, log := listing{}, slog.New(slog.DiscardHandler)
@@ -463,7 +461,7 @@ func listOfMetrics(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = jobs.New(nil, log, registered, parts.saga, parts.pager, parts.upkeep) // River lacks a pool, and the metrics are registered by then
+	_, _ = jobs.New(nil, log, registered, parts.saga, parts.pager, parts.upkeep) // this fails because River lacks a pool, but the metrics are registered by then
 
 	var list strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(registered)) {
@@ -503,7 +501,7 @@ var (
 func (l listing) add(kind, text string) {
 	parts := description.FindStringSubmatch(text)
 	if parts == nil {
-		l[text] = text + "\n" // which no page holds
+		l[text] = text + "\n" // no page has this line
 		return
 	}
 	name, _ := strconv.Unquote(parts[1])
@@ -527,13 +525,13 @@ func kindOf(collector prometheus.Collector) string {
 		return "counter"
 	case *prometheus.HistogramVec, prometheus.Histogram:
 		return "histogram"
-	case prometheus.GaugeFunc: // as which each of the above counts, too
+	case prometheus.GaugeFunc: // each type above has the methods of this one, too
 		return "gauge"
 	}
 	return "other"
 }
 
-// Who was woken up types what the runbook says.
+// An operator who was woken up types the commands of the runbook.
 func TestTheCommandsOfTheRunbooksExist(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("../../../docs/runbooks/*.md")

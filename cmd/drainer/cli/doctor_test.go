@@ -93,7 +93,7 @@ providers:
     tools: {pay: {http: {path: /}, idempotency: {class: read_only}}}
 `
 
-// On-call people have no production secrets.
+// On-call operators do not have the production secrets.
 func TestOperatorsNeedNoSecretOfAProvider(t *testing.T) {
 	t.Parallel()
 	file := write(t, "drainer.yaml", configOfSecrets)

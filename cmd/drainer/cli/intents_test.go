@@ -16,9 +16,8 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
-// Whatever stands on an operator's command line: nothing changes unsigned, nor
-// in bulk without --yes; what changes is signed in the history; and what is
-// said is short, without a payload, and commands no terminal.
+// For any command line of an operator, nothing changes without a signature, or in bulk without --yes. Each change is
+// signed in the history. The output repeats no payload, and has no control characters for a terminal.
 func FuzzAnOperatorsCommandLine(f *testing.F) {
 	for _, seed := range []struct{ verb, id, flags, reason string }{
 		{"cancel", "1", "", "because"},
@@ -81,8 +80,8 @@ var flagsOf = []string{
 	"--run", "--step", "--tool", "--scope", "--status", "--provider", "--older-than", "--limit", "--yes", "--as", "--provider-ref", "--payload", "--operator", "-o", "--output",
 }
 
-// restock makes the outbox as it was: an intent that waits, one that failed and
-// one that no provider serves. It returns how much is on record.
+// restock resets the outbox to three intents: one waits, one failed and one has an unknown outcome. It returns the
+// number of their attempts.
 func restock(t *testing.T, db *pgxpool.Pool) (attempts int) {
 	t.Helper()
 	_, err := db.Exec(t.Context(), `DELETE FROM outbox.intent; DELETE FROM outbox.queue; DELETE FROM outbox.attempt; DELETE FROM outbox.duplicate;
@@ -149,7 +148,7 @@ func valueOf(args []string, flag string) (value string) {
 	return value
 }
 
-// inDoubt is an outbox whose only intent, of stripe/create_charge, is unknown, with its incident.
+// inDoubt returns an outbox whose only intent, of stripe/create_charge, is unknown, with its incident.
 func inDoubt(t *testing.T) (url string) {
 	t.Helper()
 	url, db := newOutbox(t)
@@ -208,7 +207,7 @@ func TestAPageOfManyIncidentsIsAcknowledgedAsOne(t *testing.T) {
 	if look.code != exitOK || ready == "" || left() != many+1 {
 		t.Fatalf("looking: %d are left, %+v", left(), look)
 	}
-	// One that opens behind the look, and one before the oldest that was shown.
+	// One incident opens after the look, and one is older than the oldest that was shown.
 	drainertest.Exec(t, db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id, opened_at)
 		SELECT 'outcome_unknown', e.intent_id, 'run', now() + n * interval '1 hour' FROM unnest(ARRAY[-1, 1]) n, outbox.enqueue('run', 'late' || n, 'stripe/act', 's', '{}') e`)
 	for _, test := range []struct {
@@ -239,7 +238,7 @@ func TestAPageOfManyIncidentsIsAcknowledgedAsOne(t *testing.T) {
 	}
 }
 
-// As of a variable that is not set. The change would be of every provider's.
+// A variable that is not set leaves the value empty. Without a refusal, the change would be for every provider.
 func TestABulkChangeRefusesAFilterWithoutAValue(t *testing.T) {
 	t.Parallel()
 	for _, change := range [][]string{{"retry"}, {"cancel"}, {"resolve", "--as", "failed"}} {
@@ -275,7 +274,7 @@ func TestAnAcknowledgementThatStopsSaysHowManyItChanged(t *testing.T) {
 	}
 }
 
-// What stands there can be typed, and is not refused.
+// Each command that is shown can be typed, and the first one is not refused.
 func TestTheCommandsThatFitCanBeTyped(t *testing.T) {
 	t.Setenv("USER", "on-call")
 	url, file := inDoubt(t), writeValid(t)

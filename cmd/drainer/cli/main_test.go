@@ -214,7 +214,7 @@ func TestVersionIsAFlagToo(t *testing.T) {
 	}
 }
 
-// A tree without a history, such as that of a source archive, is built so.
+// A source tree without a Git history, such as a source archive, is built without a stamp.
 func TestTheVersionOfABuildThatGoDoesNotStamp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it links two programs")
@@ -278,7 +278,7 @@ func newOutbox(t *testing.T) (url string, db *pgxpool.Pool) {
 	return url, drainertest.Connect(t, url)
 }
 
-// A login that lacks a role reads which one, and how to get it.
+// The error for a login that lacks a role names the role, and says how to get it.
 func TestARefusalNamesTheRoleThatIsMissing(t *testing.T) {
 	t.Parallel()
 	url := drainertest.Database(t)
@@ -317,7 +317,7 @@ func TestARefusalNamesTheRoleThatIsMissing(t *testing.T) {
 	}
 }
 
-// A second daemon of a host says which setting to change, before it says or does anything.
+// A second daemon on a host says which setting to change, before it says or does anything else.
 func TestAPortThatIsTakenIsNamedWithItsSetting(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -441,7 +441,7 @@ func TestAShellSuggestsWhatIsThere(t *testing.T) {
 	}
 }
 
-// A shell waits, and shows what is said: neither may get in the way.
+// A shell waits for the suggestions, and shows all output. So a read that fails must suggest nothing.
 func TestWhatCannotBeReadSuggestsNothing(t *testing.T) {
 	t.Parallel()
 	for _, from := range [][]string{
@@ -502,8 +502,8 @@ func TestAHealthcheckAsksTheDaemonOfThisMachine(t *testing.T) {
 	}
 }
 
-// The daemon rejects a mistake that is written into its file, and goes on with the old one.
-// A health check that failed by it would end a container that then cannot start.
+// The daemon rejects a file with a mistake, and continues with the old one.
+// A health check that failed for the mistake would end a container that then cannot start.
 func TestAMistakeInTheFileFailsNoHealthcheck(t *testing.T) {
 	daemon := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer daemon.Close()
@@ -526,7 +526,7 @@ func TestAMistakeInTheFileFailsNoHealthcheck(t *testing.T) {
 		}
 	}
 
-	// Without its own word, the daemon's other sources of the address count.
+	// If the file gives no address, the daemon's other sources of the address count.
 	unreadable := map[string]string{
 		"no file":                 filepath.Join(t.TempDir(), "gone.yaml"),
 		"no YAML":                 write(t, "drainer.yaml", "server: {listen: ["),
@@ -544,7 +544,7 @@ func TestAMistakeInTheFileFailsNoHealthcheck(t *testing.T) {
 		}
 	}
 
-	// And where they are wrong as well, it says why, and how to name the address.
+	// If those are wrong as well, the command says why, and how to set the address.
 	gone := httptest.NewServer(nil)
 	gone.Close()
 	t.Setenv("DRAINER_LISTEN", strings.TrimPrefix(gone.URL, "http://"))
@@ -561,8 +561,7 @@ func TestAMistakeInTheFileFailsNoHealthcheck(t *testing.T) {
 	}
 }
 
-// An operator with a legitimate retention of thirty days writes it into the
-// file, and has the owner say so too.
+// An operator with a legitimate retention of thirty days writes it into the file, and the owner publishes it.
 func TestTheOwnerPublishesTheRetentionOfAFile(t *testing.T) {
 	t.Parallel()
 	url := drainertest.Database(t)

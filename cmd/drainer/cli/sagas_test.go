@@ -14,8 +14,8 @@ import (
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
-// stuck is an outbox with a run of three steps: the first completed, the second
-// could not be undone, the third failed.
+// stuck returns an outbox with a run of three steps: the first completed, the second could not be undone, the third
+// failed.
 func stuck(t *testing.T) (url string, db *pgxpool.Pool) {
 	t.Helper()
 	t.Setenv("USER", "on-call")
@@ -111,7 +111,7 @@ func TestARetriedSagaSaysWhichUndosKeepTheirKeys(t *testing.T) {
 	}
 }
 
-// toldRun has a step that was retried and applied, its undo, and a step that failed.
+// toldRun returns a run with a step that was retried and applied, its undo, and a step that failed.
 func toldRun() (story *operator.RunStory, now time.Time) {
 	begin := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	at := func(seconds int) *time.Time {
@@ -176,7 +176,7 @@ func TestARunsTimelineIsShownIn80Columns(t *testing.T) {
 	}
 }
 
-// The end of a list says what to type for the next page, until there is none.
+// The end of a list shows the command for the next page, until there is none.
 func TestTheEndOfAListLeadsToTheNextPage(t *testing.T) {
 	t.Parallel()
 	url, db := newOutbox(t)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is one end of a pseudo-terminal of this width.
+// terminal returns one end of a pseudo-terminal of this width.
 func terminal(t *testing.T, columns uint16) *os.File {
 	t.Helper()
 	other, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)

@@ -9,7 +9,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
-// A terminal of 80 columns, on which nothing is written.
+// narrow returns a screen of 80 columns that writes to a buffer.
 func narrow(to *bytes.Buffer) screen {
 	return screen{Writer: to, columns: 80, now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
 }
@@ -57,7 +57,7 @@ func TestEveryListFitsIn80Columns(t *testing.T) {
 	}
 }
 
-// Where no terminal reads, a row is a line, and nothing is left out.
+// Without a terminal, a row is one line, and nothing is left out.
 func TestAFileGetsWholeLines(t *testing.T) {
 	t.Parallel()
 	lines := linesOf(t, wideIntents(), screen{now: time.Now()})

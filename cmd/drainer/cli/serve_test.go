@@ -49,7 +49,7 @@ func TestTheConsolesLoginForViewersCanOnlyRead(t *testing.T) {
 	}
 }
 
-// A console that was given no configuration does not say that one lacks the tool.
+// A console that was given no configuration must not say that the configuration lacks the tool.
 func TestAConsoleWithoutAConfigurationSaysSo(t *testing.T) {
 	t.Parallel()
 	databaseURL := drainertest.Database(t)
@@ -119,7 +119,7 @@ func TestTheDemosConsoleShowsItsDataUntilItEnds(t *testing.T) {
 	}
 }
 
-// endsOnce keeps what a command says, and ends the command at a word.
+// endsOnce keeps the output of a command, and ends the command once the output has the word.
 type endsOnce struct {
 	bytes.Buffer
 
@@ -138,7 +138,7 @@ func (e *endsOnce) Write(said []byte) (int, error) {
 
 const schemaOfCharge = "        payload_schema: {type: object, required: [amount], properties: {amount: {type: integer}}}\n"
 
-// A credential may also stand in an address. A console that read none says so.
+// An address may also contain a credential. A console that read no credentials shows no request, and says so.
 func TestTheRequestThatTheConsoleShowsHasNoSecret(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "drainer.yaml")
 	if err := os.WriteFile(path, []byte(`version: 1
@@ -254,8 +254,8 @@ func TestARequestWithoutTheTokenIsRefused(t *testing.T) {
 	}
 }
 
-// The configuration came through a pipe, and one of its secrets is rotated:
-// that is refused, but once, not at every look.
+// The configuration came through a pipe, and one of its secrets is rotated. The reload is refused once, not at every
+// look.
 func TestWhatAPipeKeepsFromBeingReloadedIsRefusedOnce(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -293,7 +293,7 @@ func TestWhatAPipeKeepsFromBeingReloadedIsRefusedOnce(t *testing.T) {
 	}
 }
 
-// Each replica goes by the fixed blocks of its start and by the rest of the file, whichever files it had in between.
+// Each replica uses the fixed blocks of its start and the rest of the current file, whichever files it had in between.
 func TestBlocksThatNeedARestartStayInForceAndAreShownSo(t *testing.T) {
 	t.Parallel()
 	of := func(blocks ...string) *config.Config {
@@ -352,10 +352,10 @@ func TestEveryChannelLinksToTheConsoleOfTheFile(t *testing.T) {
 	}
 }
 
-// Whatever stands in a file when it is reloaded: it is refused with its
-// mistakes, or all of the daemon can go by it. No secret is shown either way.
+// A reloaded file may have any content. It is refused with its mistakes, or all parts of the daemon can use it. No
+// secret is shown in either case.
 func FuzzAReloadIsRefusedOrTakenOver(f *testing.F) {
-	const canary = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" // which is also a secret that signs
+	const canary = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" // it is also valid as a secret that signs
 	f.Setenv("CANARY", canary)
 	secret := regexp.MustCompile(`\$\{file:[^}]*\}`)
 	for _, seed := range append(documentedConfigurations(f), validConfig, "", "{", "version: 1\nproviders: {}") {
@@ -405,7 +405,7 @@ func FuzzAReloadIsRefusedOrTakenOver(f *testing.F) {
 	})
 }
 
-// documentedConfigurations are the examples of the documentation.
+// documentedConfigurations returns the examples of the adapters' pages.
 func documentedConfigurations(t testing.TB) (examples []string) {
 	t.Helper()
 	pages, err := filepath.Glob("../../../docs/adapters/*.md")

@@ -39,8 +39,7 @@ func (l lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestWhatAProviderSaysUnaskedIsNotLogged is not parallel: there is one
-// standard logger.
+// TestWhatAProviderSaysUnaskedIsNotLogged is not parallel, because there is only one standard logger.
 func TestWhatAProviderSaysUnaskedIsNotLogged(t *testing.T) {
 	logged := make(lines, 16)
 	before, flags := log.Writer(), log.Flags()
@@ -59,7 +58,7 @@ func TestWhatAProviderSaysUnaskedIsNotLogged(t *testing.T) {
 		Settings: dispatchtest.Block("base_url: http://" + bank),
 		Tools:    map[string]dispatch.ToolSpec{"pay": {Class: dispatch.NonIdempotent, Settings: dispatchtest.Block("path: /pay")}},
 	})
-	// Long enough for the standard transport, which logs what it did not ask for.
+	// The payload is long enough for the standard transport to log the response that it did not ask for.
 	payload := json.RawMessage(`{"reference": "` + strings.Repeat("x", 8<<10) + `"}`)
 	got := adapter.Dispatch(t.Context(), dispatch.Request{Tuple: dispatch.Tuple{ToolName: "bank/pay"}, Payload: payload})
 	if got.Outcome != dispatch.Completed {
@@ -163,7 +162,7 @@ func TestALineAfterTheEndIsWrittenAtOnce(t *testing.T) {
 	}
 }
 
-// onlyTracing takes OpenTelemetry's variables out of the environment, but for these.
+// onlyTracing empties OpenTelemetry's variables in the environment, and sets these.
 func onlyTracing(t *testing.T, variables map[string]string) {
 	t.Helper()
 	for _, variable := range os.Environ() {
@@ -209,7 +208,7 @@ func TestTheEnvironmentSwitchesTracesOn(t *testing.T) {
 	}
 }
 
-// What the exporter cannot read is named without its value, which may be a token.
+// A setting that the exporter cannot read is logged without its value, which may be a token.
 func TestAMistakeInTheEnvironmentIsLoggedWithoutItsValue(t *testing.T) {
 	onlyTracing(t, map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_HEADERS": "canary", "OTEL_EXPORTER_OTLP_TIMEOUT": "canary"})
 	var said bytes.Buffer
@@ -237,12 +236,12 @@ func TestAnOutageOfTheCollectorIsTwoLinesAndEverySpanIsCounted(t *testing.T) {
 	tracer := provider.Tracer("test")
 
 	for _, answer := range []error{errors.New(strings.Repeat("x", 1<<20)), errors.New("again"), nil, nil} {
-		for range 2 { // the second finds the queue full
+		for range 2 { // the second span finds the queue full
 			_, span := tracer.Start(t.Context(), "span")
 			span.End()
 		}
 		collector.answers <- answer
-		if err := provider.ForceFlush(t.Context()); err != nil { // after which the answer is counted
+		if err := provider.ForceFlush(t.Context()); err != nil { // after this, the answer is counted
 			t.Fatal(err)
 		}
 	}
@@ -273,7 +272,7 @@ func spansIn(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 func TestTheProcessKeepsBelowTheMemoryOfItsCgroup(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })
-	t.Setenv("GOMEMLIMIT", "") // restores it
+	t.Setenv("GOMEMLIMIT", "") // the end of the test restores it
 	for name, test := range map[string]struct {
 		set   string
 		of    memlimit.Provider

@@ -13,7 +13,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
-// installed serves a provider, and gives the arguments that verify its adapter.
+// installed serves a provider, and returns the arguments that verify its adapter.
 func installed(t *testing.T, provider *dispatchtest.SimulatedProvider) (args []string, host string) {
 	t.Helper()
 	replay, host := sandbox(t, provider)
@@ -70,7 +70,7 @@ func TestVerifyAdapterSendsNothingUnasked(t *testing.T) {
 	}
 }
 
-// None of these can answer anything; each was reported as ok once.
+// Most of these providers cannot answer anything, and were reported as ok once.
 func TestVerifyAdapterStartsTheOtherSide(t *testing.T) {
 	t.Parallel()
 	broken := write(t, "broken.sh", "echo no hello\n")
@@ -168,7 +168,7 @@ func TestVerifyAdapterPassesOneThatWorks(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got.stdout)
 		}
 	}
-	// The tiny deadline may have been long enough.
+	// The call with the tiny deadline may have had its effect in time.
 	if effects := provider.Ledger.Audit().TotalEffects(); effects != 9 && effects != 10 {
 		t.Errorf("%d effects, want one a key", effects)
 	}
@@ -210,7 +210,7 @@ func TestVerifyAdapterHasNoVerdictInAnOutage(t *testing.T) {
 	}
 }
 
-// gossip is an adapter that says whatever it knows.
+// gossip is an adapter that repeats its token in each result.
 type gossip struct{ Token string }
 
 func (g gossip) Dispatch(context.Context, dispatch.Request) dispatch.Result {
@@ -278,7 +278,7 @@ func TestVerifyManifestListsEveryViolationAndExitsWith1(t *testing.T) {
 	}
 }
 
-// squeeze leaves the widths of columns to the table.
+// squeeze replaces each run of spaces by one space, so that the widths of columns do not count.
 func squeeze(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
@@ -340,7 +340,7 @@ providers:
         idempotency: {class: non_idempotent}
 `
 
-// sandbox serves a provider, and gives the arguments that verify it.
+// sandbox serves a provider, and returns the arguments that verify it.
 func sandbox(t *testing.T, provider *dispatchtest.SimulatedProvider) (args []string, host string) {
 	t.Helper()
 	baseURL := dispatchtest.Serve(t, provider)
