@@ -1,6 +1,6 @@
-// Package integration_test runs daemons of the real program against a real
-// Postgres and a simulated provider. Where the test has to see inside, a daemon
-// runs in the test's own process.
+// Package integration_test runs daemons of the real program against a real Postgres and a simulated provider. A
+// daemon runs in the test's own process if the test must see its internal state.
+//
 //
 //	faults/    each fault of the catalogue, injected on purpose
 //	fault/     the catalogue; report/ runs it and prints a table
