@@ -6,8 +6,8 @@
 //	nemesis/   all kinds of faults at random, for a while or for an hour
 //	console/   the console in a browser; its screenshots
 //	bench/     the daemon against River and a bare client; goals/ judges the figures
-//	harness/   what a test runs on: outbox, agents, provider, daemons
 //	harness/   the environment of a test: outbox, agents, provider, daemons
+//	history/   three accounts of what happened, and the checker that compares them
 //	program/   builds and runs drainer: as it ships, with failpoints, or as a mutant
 //	cluster/   Postgres servers that crash, fill up, fail over or have a wrong clock
 //	pgproxy/   loses or keeps back messages between a daemon and Postgres
