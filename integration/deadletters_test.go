@@ -422,7 +422,7 @@ func TestAnotherNamespaceChangesNoKeyOfWhatWaits(t *testing.T) {
 	d.drain()
 	d.enqueue("step-1")
 	before := drainertest.Value[string](t, d.db, `SELECT idempotency_key FROM outbox.status`)
-	d.drain() // it has its effect, loses the answer and waits
+	d.drain() // it has its effect, gets an error as its answer, and waits
 	for _, namespace := range []string{"two", ""} {
 		named(namespace)
 		d.drain()

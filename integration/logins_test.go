@@ -273,7 +273,7 @@ func TestAConsoleTakesANewPassword(t *testing.T) {
 	shows := func(status int, text string) {
 		t.Helper()
 		drainertest.Eventually(t, "a page with "+text, func() bool {
-			cutOff() // also those that were just made
+			cutOff() // also new connections
 			response, err := http.Get(at + "intents")
 			if err != nil {
 				return false

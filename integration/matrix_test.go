@@ -22,8 +22,8 @@ import (
 
 // matrix lists how an intent ends whose first request meets the fault, and how many effects it then has in the
 // ledger: status/effects. A column with +lookup has a lookup that answers. The other columns run without a lookup and
-// with a lookup that always fails. A read has no effect to count. Only the provider of the key_idempotent tools
-// honours keys, so only this provider saves errors under them.
+// with a lookup that always fails; see lookupsOf for a third tool. A read has no effect to count. Only the provider
+// of the key_idempotent tools honours keys, so only this provider saves errors under them.
 const matrix = `
 fault               read_only    naturally_idempotent  key_idempotent  key_idempotent+lookup  non_idempotent  non_idempotent+lookup
 not_sent            completed/0  completed/1           completed/1     completed/1            completed/1     completed/1
@@ -186,8 +186,8 @@ func cellsOf(matrix string) (cells []cell) {
 	return cells
 }
 
-// lookupsOf returns the tools of one column: the one whose lookup answers, or all others. For a class that may always
-// be repeated no lookup is needed, so there the lookup that answers must change nothing.
+// lookupsOf returns the tools of one column: the one whose lookup answers, or all others. A class that may always be
+// repeated needs no lookup, so its column also has the tool whose lookup answers. This lookup must change nothing.
 func lookupsOf(class dispatch.Class, asks bool) []lookup {
 	switch {
 	case asks:

@@ -168,7 +168,7 @@ func TestAProbeThatGoesWrongLeavesTheTurnToAnother(t *testing.T) {
 	hangs := make(chan struct{})
 	for name, probe := range map[string]struct {
 		misbehave func(context.Context) dispatch.Result
-		completed int // before the hanging probe ends
+		completed int // completed before the hanging probe ends
 	}{
 		"it panics": {func(context.Context) dispatch.Result { panic("broken") }, intents},
 		"it hangs until its deadline": {func(ctx context.Context) dispatch.Result {

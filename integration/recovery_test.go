@@ -52,7 +52,7 @@ func TestADispatchThatOutlastsTheShutdownIsTriedAgain(t *testing.T) {
 func TestADatabaseThatWentBackAsksBeforeItActsAgain(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
-	r.drain(r.url, 0) // from then on the database remembers where it was
+	r.drain(r.url, 0) // this records the database's position in its history
 	r.enqueue()
 	past := r.copyOf(r.url)
 

@@ -35,8 +35,8 @@ providers:
     tools: {act: {http: {path: /v1/act, response: {ref: .id}}, idempotency: {class: %s}}}
 `
 
-// A deployment replaces one replica after another while agents enqueue. It makes no worker dead, so no intent waits
-// for the end of a lease, and no non-idempotent intent is in doubt.
+// A deployment replaces one replica after another while agents enqueue. No worker is declared dead, so no intent
+// waits for the end of a lease, and no non-idempotent intent is in doubt.
 func TestARollingRestartUnderLoadIsNotNoticed(t *testing.T) {
 	t.Parallel()
 	for class, declared := range map[string]string{

@@ -341,7 +341,7 @@ func (s *standstill) await() {
 	drainertest.Eventually(s.w.T, "the statement stands", func() bool { return len(s.standing()) > 0 })
 }
 
-// standing returns the ids of the database's processes that hold a statement.
+// standing returns the ids of the database's processes whose statement is held.
 func (s *standstill) standing() []int {
 	s.w.T.Helper()
 	return harness.Stored[[]int](s.w.Rig, `
@@ -349,8 +349,8 @@ func (s *standstill) standing() []int {
 		WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 }
 
-// end releases the statement. The transaction commits if the database has received the commit, and not with
-// rolledBack.
+// end releases the statement. With rolledBack it first ends the connections. Otherwise the transaction commits if the
+// database has received the commit.
 func (s *standstill) end(with fate) {
 	s.w.T.Helper()
 	if s.holder == nil {

@@ -35,7 +35,7 @@ type riverSetup struct {
 	Connections int
 }
 
-// riverMain works jobs as fast as River can. We found the settings by trying. docs/benchmarks.md describes them.
+// riverMain works jobs as fast as River can. The settings were found by trying. docs/benchmarks.md describes them.
 func riverMain() int {
 	setup, err := setupOf[riverSetup]()
 	if err != nil {

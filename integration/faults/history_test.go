@@ -595,7 +595,7 @@ func TestARestartOfTheSamePrimaryIsNoChange(t *testing.T) {
 func TestEveryKindOfCopyIsNoticed(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		copied func(t *testing.T, g *guarded) func() *throwaway.Server // makes the copy, which its result brings up
+		copied func(t *testing.T, g *guarded) func() *throwaway.Server // makes the copy, and returns a function that brings it up
 		misses []string
 	}{
 		"a standby, promoted": {copied: func(t *testing.T, g *guarded) func() *throwaway.Server {

@@ -224,8 +224,8 @@ func TestAnOutageUsesUpNoTries(t *testing.T) {
 	rig.Check()
 }
 
-// The provider tells all requests to wait for the same time. It gets no wave of requests afterwards, because the
-// retries are spread over the backoff.
+// The provider tells the daemons to repeat all requests after the same time. It gets no wave of requests then,
+// because the retries are spread over the backoff.
 func TestWhatFailsAtOnceIsTriedAgainAtManyTimes(t *testing.T) {
 	t.Parallel()
 	const (

@@ -141,7 +141,7 @@ func takeItsConnections(t *testing.T, server *throwaway.Server) (crowd []*pgx.Co
 	return crowd
 }
 
-// More idle clients connect to the metrics port than the daemon accepts.
+// More idle clients connect to the metrics port than the daemon accepts at once.
 func TestIdleClientsOfTheMetricsPortStopNeitherDeliveriesNorScrapes(t *testing.T) {
 	t.Parallel()
 	const clients = 300

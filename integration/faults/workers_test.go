@@ -419,7 +419,7 @@ func waits(rig *harness.Rig, text string) bool {
 		WHERE datname = current_database() AND wait_event_type = 'Lock' AND strpos(query, $1) > 0`, text) > 0
 }
 
-// Its seed comes from CHAOS_SEED, if that is set.
+// The seed comes from CHAOS_SEED, if that is set.
 func TestReplicasThatAreKilledAtRandomLoseAndDoubleNothing(t *testing.T) {
 	t.Parallel()
 	const kills = 8
@@ -437,7 +437,7 @@ func TestReplicasThatAreKilledAtRandomLoseAndDoubleNothing(t *testing.T) {
 		replicas[victim].Kill()
 		replicas[victim] = rig.Start()
 	}
-	// All of these kills may have met an idle daemon.
+	// Each of these kills may have met a daemon without work.
 	stopAtWork(t, rig, replicas)
 	for i := range replicas {
 		replicas[i].Kill()

@@ -267,7 +267,7 @@ const overtime = 3
 // full is the length of a run in which each fault comes up at least once.
 const full = 40 * time.Second
 
-// often is how often a fault must come up in the longest run.
+// often limits how often a fault must come up, also in a long run.
 const often = 5
 
 // missing returns the faults that came up too rarely, except for the lucky ones.

@@ -79,8 +79,8 @@ func (p *pager) missing(groups []group) (missing []group) {
 	return missing
 }
 
-// silence is how long none of the missing pages may come. It is longer than the interval at which stuck jobs are
-// looked for.
+// silence is how long the pager may wait for the next missing page. It is longer than the interval at which stuck
+// jobs are looked for.
 const silence = 45 * time.Second
 
 // assertPaged waits until a page has come for each group of open incidents.

@@ -47,7 +47,7 @@ func newBrowser(t *testing.T) *browser {
 	return newBrowserFor(t, "", io.Discard)
 }
 
-// newBrowserFor returns a browser for a console that only people of the group viewers may view.
+// newBrowserFor returns a browser for a console. If viewers is set, only people of this group may view the console.
 func newBrowserFor(t *testing.T, viewers string, log io.Writer) *browser {
 	t.Helper()
 	b := &browser{t: t, console: httptest.NewUnstartedServer(nil), issuer: httptest.NewUnstartedServer(nil)}
@@ -157,7 +157,8 @@ func TestFailedLoginsAreLogged(t *testing.T) {
 	}
 }
 
-// Behind an ingress, strangers and a person have the same address.
+// Behind an ingress, strangers and a person have the same address. A limit for strangers must not keep the person
+// out.
 func TestStrangersKeepNoPersonOutAndAskTheIssuerSeldom(t *testing.T) {
 	b := newBrowser(t)
 	callback := func(cookie string) {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// node is one node of an analyzed statement, as Postgres prints it for debug_print_parse: {NAME :field value :field
-// value}. A list has only elements, and no name.
+// node is one node of an analyzed statement, as Postgres prints it for debug_print_parse:
+// {NAME :field value :field value}. A list has only elements, and no name.
 type node struct {
 	name     string
 	fields   map[string][]any // each a *node, or a word
