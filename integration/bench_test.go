@@ -25,9 +25,9 @@ import (
 	"github.com/agentoutbox/drainer/integration/program"
 )
 
-// What a sample of the whole outbox costs with five million settled intents and
-// a hundred thousand pending ones: the time that the database computes, and how
-// long it takes, which also counts the wait for a processor.
+// BenchmarkCensus measures a sample of the whole outbox with five million settled intents and a hundred thousand
+// pending ones. It reports the processor time of the database, and the duration, which includes the wait for a
+// processor.
 func BenchmarkCensus(b *testing.B) {
 	url := drainertest.Database(b)
 	fillOutbox(b, url)
@@ -58,8 +58,8 @@ func BenchmarkCensus(b *testing.B) {
 	}
 }
 
-// meteredPool has one connection, over which the server reports the time that
-// each statement computed. The caller reads spent while nothing runs.
+// meteredPool returns a pool of one connection, over which the server reports the processor time of each statement.
+// The caller reads spent only while no statement runs.
 func meteredPool(b *testing.B, url string) (pool *pgxpool.Pool, spent *float64) {
 	b.Helper()
 	config, err := pgxpool.ParseConfig(url)
@@ -84,13 +84,12 @@ func meteredPool(b *testing.B, url string) (pool *pgxpool.Pool, spent *float64) 
 	return pool, spent
 }
 
-// sampleOnce is a process that leads for one sample, and returns the seconds
-// that this took.
+// sampleOnce runs the census as the leader for one sample, and returns how many seconds the sample took.
 func sampleOnce(b *testing.B, pool *pgxpool.Pool, providers []dispatch.Provider) (took float64) {
 	b.Helper()
 	registry := prometheus.NewRegistry()
 	counting := census.New(pool, providers, slog.New(slog.DiscardHandler), registry)
-	gathered(b, registry, "drainer_census_duration_seconds") // from now on it counts duplicates, too
+	gathered(b, registry, "drainer_census_duration_seconds") // after this scrape it counts duplicates, too
 	ctx, stop := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- counting.Run(ctx) }()
@@ -119,12 +118,12 @@ func gathered(b *testing.B, registry *prometheus.Registry, name string) float64 
 	return 0
 }
 
-// fillOutbox writes the tables directly, as years of work would leave them.
+// fillOutbox writes the tables directly, with the rows of years of work.
 func fillOutbox(b *testing.B, url string) {
 	b.Helper()
 	db := drainertest.Connect(b, url)
 	for _, sql := range []string{
-		`SET session_replication_role = replica`, // no trigger queues what is settled already
+		`SET session_replication_role = replica`, // no trigger queues the settled intents
 		`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, created_at)
 			SELECT 'run-' || n / 10, 'step-' || n % 10, 'sim/act', 'scope-' || n, '{"amount": 1200, "currency": "eur"}', now() - interval '30 days'
 			FROM generate_series(1, 5000000) n`,
@@ -139,9 +138,9 @@ func fillOutbox(b *testing.B, url string) {
 			SELECT 'outcome_unknown', n, 'run', now() - interval '1 hour' FROM generate_series(1, 50000) n`,
 		`INSERT INTO outbox.page (incident_id, generation, channel, told) SELECT id, 1, 'pager', 'open' FROM outbox.incident`,
 		`VACUUM ANALYZE`,
-		// a hundred a second, until some minutes after now
+		// a hundred duplicates a second, until ten minutes from now
 		`INSERT INTO outbox.duplicate (intent_id, seen_at) SELECT n, now() - (200000 - n) * interval '10 milliseconds' FROM generate_series(1, 260000) n`,
-		`SELECT brin_summarize_new_values('outbox.duplicate_seen_at')`, // which autovacuum does as the table grows
+		`SELECT brin_summarize_new_values('outbox.duplicate_seen_at')`, // autovacuum does this as the table grows
 		`UPDATE outbox.census SET counted_until = now() - interval '15 seconds'`,
 	} {
 		if _, err := db.Exec(b.Context(), sql); err != nil {
@@ -178,10 +177,9 @@ providers:
 `
 )
 
-// BenchmarkLanesBesideACrashLoop measures how late intents of good lanes are
-// completed beside a sidecar and a child in Python that die again and again: in
-// turns, as lanes of the daemon and as strangers to it, which cost the same
-// processor time. The goal is on p99-ratio, which may be at most 2.
+// BenchmarkLanesBesideACrashLoop measures how late intents of good lanes are completed while a Python sidecar and a
+// Python child crash again and again. They are lanes of the daemon in every second run. In the other runs they do not
+// belong to the daemon, but cost the same processor time. The goal is a p99-ratio of at most 2.
 func BenchmarkLanesBesideACrashLoop(b *testing.B) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		b.Skip("no python3 here; it runs the example whose crashes are the subject")
@@ -198,7 +196,7 @@ func BenchmarkLanesBesideACrashLoop(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// p99 is in milliseconds, from the commit of an intent to that of its end.
+// p99 returns, in milliseconds, the 99th percentile of the time from an intent's creation to its end.
 func p99(b *testing.B, crashing bool) float64 {
 	b.Helper()
 	url := drainertest.Database(b)
@@ -248,7 +246,7 @@ func p99(b *testing.B, crashing bool) float64 {
 	return milliseconds
 }
 
-// assertCrashes makes sure that both were met by attempts.
+// assertCrashes checks that attempts met the crashes of both lanes.
 func assertCrashes(b *testing.B, db *pgxpool.Pool) {
 	b.Helper()
 	var sidecar, child int
@@ -263,7 +261,7 @@ func assertCrashes(b *testing.B, db *pgxpool.Pool) {
 	}
 }
 
-// load enqueues at a steady pace, whatever becomes of it.
+// load enqueues at a steady pace, also if the daemon falls behind.
 func load(b *testing.B, url string, crashing bool) {
 	b.Helper()
 	rig := harness.Rig{T: b, URL: url, DB: drainertest.Connect(b, url)}
@@ -285,7 +283,7 @@ func load(b *testing.B, url string, crashing bool) {
 	}
 }
 
-// crashAgainAndAgain keeps its program's stdin open, as a daemon would.
+// crashAgainAndAgain keeps the program's stdin open, as a daemon does.
 func crashAgainAndAgain(ctx context.Context, command ...string) {
 	for ctx.Err() == nil {
 		life, end := context.WithTimeout(ctx, crashAfter)

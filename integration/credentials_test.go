@@ -42,7 +42,7 @@ providers:
         compensation: none
 `
 
-// guarded is a shop that answers a status of its choice to requests that it does not let in.
+// guarded is a shop that refuses some requests with a status.
 type guarded struct {
 	*program.Program
 	t        *testing.T
@@ -51,7 +51,7 @@ type guarded struct {
 	config   string
 	secret   *volume
 	key      atomic.Pointer[string]
-	refuses  atomic.Pointer[func(*http.Request) int] // 0 lets it in
+	refuses  atomic.Pointer[func(*http.Request) int] // 0 accepts the request
 	refused  atomic.Int64
 }
 
@@ -105,7 +105,7 @@ func (g *guarded) count(sql string) int {
 	return drainertest.Value[int](g.t, g.db, sql)
 }
 
-// bringForward spares the minute that a row waits which was refused before the gate was shut.
+// bringForward makes all rows due. A row that was refused before the gate was shut would wait for a minute.
 func (g *guarded) bringForward() {
 	g.t.Helper()
 	drainertest.Exec(g.t, g.db, `UPDATE outbox.queue SET next_attempt_at = now()`)
@@ -159,7 +159,6 @@ func TestARotatedKeyFailsNoRunAndTheNewOneCompletesThemAll(t *testing.T) {
 	drainertest.AssertInvariant(t, g.db)
 }
 
-// An operation that is forbidden waits for its permission, and its neighbour does not.
 func TestAnOperationThatIsForbiddenWaitsAndItsNeighbourDoesNot(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
@@ -206,8 +205,8 @@ func TestAnOperationThatCanRenderNoIntentWaitsForAConfigurationThatCan(t *testin
 	drainertest.AssertInvariant(t, g.db)
 }
 
-// A restart and a replica that has just begun know what another worker with the same configuration has proven. One
-// that has another configuration does not.
+// A worker that has just started knows that another worker with the same configuration has rendered an intent. A
+// worker with another configuration does not know it.
 func TestBadPayloadsShutNoOperationOfWhichTheConfigurationHasRenderedAnIntent(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)

@@ -20,8 +20,8 @@ import (
 	"github.com/agentoutbox/drainer/integration/program"
 )
 
-// One provider that fails in many ways, one that is down, one that operators
-// pause, and one whose answers get lost where that cannot be repaired.
+// busyConfig has one provider that fails in many ways, one that is down, one that operators pause, and one whose
+// answers are lost and whose tool is not idempotent.
 const busyConfig = `version: 1
 server: {listen: "127.0.0.1:0"}
 worker: {heartbeat: 500ms, lease: 4s, shutdown_timeout: 5s}
@@ -71,9 +71,7 @@ providers:
         compensation: none
 `
 
-// Every panel's query is asked of a real Prometheus that scrapes the real
-// program under load. None may come back empty.
-// Prometheus keeps each series, and reads the whole of it every few seconds.
+// Prometheus stores each series, and reads all of them every few seconds.
 func TestAScrapeOfManyToolsIsBounded(t *testing.T) {
 	t.Parallel()
 	const providers, tools, mostSeries, mostBytes = 20, 200, 8000, 700_000
@@ -104,7 +102,7 @@ func TestAScrapeOfManyToolsIsBounded(t *testing.T) {
 	rig.AwaitStatus("completed", providers*tools)
 	series, bytes := 0, 0
 	drainertest.Eventually(t, "each tool has its series", func() bool { series, bytes = scrape(); return series > providers*tools })
-	for range 2 { // a tool's zeros come before its first count
+	for range 2 { // a tool's series are zero before they show its first count
 		scrape()
 	}
 	series, bytes = scrape()
@@ -114,6 +112,7 @@ func TestAScrapeOfManyToolsIsBounded(t *testing.T) {
 	}
 }
 
+// Each panel's query goes to a real Prometheus that scrapes the real program under load. No result may be empty.
 func TestEveryPanelOfTheDashboardsShowsData(t *testing.T) {
 	t.Parallel()
 	prometheus := findPrometheus(t)
@@ -183,7 +182,7 @@ func panelQueries(t *testing.T) (queries []panelQuery) {
 	return queries
 }
 
-// busy is an outbox where everything happens that a dashboard is there for.
+// busy is an outbox in which every event happens that the dashboards show.
 type busy struct {
 	t        *testing.T
 	db       *pgxpool.Pool
@@ -215,7 +214,7 @@ func startBusy(t *testing.T) *busy {
 	return b
 }
 
-// keepBusy goes on until the database is gone.
+// keepBusy enqueues intents each second until the test ends.
 func (b *busy) keepBusy() {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -229,11 +228,10 @@ func (b *busy) keepBusy() {
 	}
 }
 
-// enqueue commits new intents for everyone, one of them twice, and tries to use
-// a key for something else.
+// enqueue commits new intents for each provider. It enqueues one intent twice, and uses one key for another payload.
 func (b *busy) enqueue(round int) {
 	run := fmt.Sprintf("run-%d", round)
-	// Those that stay unknown, or wait, are of another run: a saga would wait for them.
+	// The intents that stay unknown or wait belong to another run, because a saga of this run would wait for them.
 	for _, sql := range []string{
 		`SELECT outbox.enqueue($1, n::text, 'billing/charge', 'scope', '{"amount": 1}') FROM generate_series(1, 10) n`,
 		`SELECT outbox.enqueue($1, '1', 'billing/charge', 'scope', '{"amount": 1}')`,
@@ -244,7 +242,7 @@ func (b *busy) enqueue(round int) {
 	}
 }
 
-// prometheusProgram is Debian's, or another one on the PATH.
+// prometheusProgram is the path of the first prometheus on the PATH, such as Debian's.
 type prometheusProgram string
 
 func findPrometheus(t *testing.T) prometheusProgram {
@@ -306,7 +304,7 @@ scrape_configs:
 	return server
 }
 
-// await asks until there is an answer, and returns its number of series.
+// await queries until the result has a series, and returns the number of series.
 func (p *prometheusServer) await(t *testing.T, what, query string) (series int) {
 	t.Helper()
 	drainertest.Eventually(t, what, func() bool {
@@ -319,7 +317,7 @@ func (p *prometheusServer) await(t *testing.T, what, query string) (series int) 
 	return series
 }
 
-// ask counts the series that are a number now.
+// ask counts the series whose value is a number.
 func (p *prometheusServer) ask(query string) (series int, err error) {
 	response, err := http.Get(p.url + "/api/v1/query?query=" + url.QueryEscape(query))
 	if err != nil {

@@ -16,9 +16,8 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
-// deadLetters is an outbox whose provider meets each key with faults, by default
-// once: it has the effect and loses the answer. One attempt is all an intent
-// gets.
+// deadLetters is an outbox whose provider meets each key with faults. By default there is one fault: the effect
+// happens, and the answer is an error. An intent gets only one attempt.
 type deadLetters struct {
 	*program.Program
 	t        *testing.T
@@ -123,7 +122,7 @@ func TestAnAcceptedDuplicateIsReallySent(t *testing.T) {
 	d.assertSays(0, "retried_may_duplicate", "intents", "show", "1")
 }
 
-// What must not be repeated is repeated once for each time that a human says so.
+// A non-idempotent request is sent again only once for each time that an operator accepts a duplicate.
 func TestAnAcceptedDuplicateOfANonIdempotentToolIsSentOnce(t *testing.T) {
 	t.Parallel()
 	d := newDeadLetters(t, dispatchtest.ErrorAfter, dispatchtest.ErrorAfter)
@@ -220,7 +219,7 @@ func TestAChangeIsNamedAndSignedOrRefused(t *testing.T) {
 	d.assertStatus("1", "pending")
 }
 
-// As under kubectl exec, where no shell has set $USER.
+// Under kubectl exec no shell has set $USER.
 func TestAnOperatorIsAskedForAReasonAndMayGiveAName(t *testing.T) {
 	t.Parallel()
 	d := newDeadLetters(t)
@@ -234,8 +233,8 @@ func TestAnOperatorIsAskedForAReasonAndMayGiveAName(t *testing.T) {
 	d.assertSays(0, "operator:ann", "intents", "show", "1")
 }
 
-// A provider that asks for a year, for a step and for what undoes one, is not
-// believed, and an operator need not even wait for a day.
+// The provider asks for a wait of a year, for a step and for an undo. The drainer waits for a day at most, or for
+// max_wait, and an operator can end the wait.
 func TestABogusRetryAfterParksNeitherAnIntentNorAnUndo(t *testing.T) {
 	t.Parallel()
 	d := newDeadLetters(t)
@@ -296,7 +295,7 @@ providers:
 	}
 }
 
-// The provider keeps the refusal with the key, whatever became of its cause.
+// The provider saves the refusal with the key, even if the cause of the refusal has gone.
 func TestANewKeyGetsPastARefusalThatTheProviderSaved(t *testing.T) {
 	t.Parallel()
 	d := newDeadLetters(t)
@@ -340,8 +339,8 @@ func TestANewKeyGetsPastARefusalThatTheProviderSaved(t *testing.T) {
 	d.assertSays(0, old, "intents", "show", "1")
 }
 
-// Two outboxes whose agents chose the same words, and one account. Without a namespace
-// the second one's effect is the replay of the first one's.
+// The agents of two outboxes chose the same words, and both outboxes use one account. Without a namespace, the second
+// outbox gets a replay of the first one's effect.
 func TestTwoOutboxesOnOneAccountSwallowNoEffectOfEachOther(t *testing.T) {
 	t.Parallel()
 	for namespace, want := range map[string]int{"": 1, "shop": 2} {
@@ -353,7 +352,7 @@ func TestTwoOutboxesOnOneAccountSwallowNoEffectOfEachOther(t *testing.T) {
 			if second && namespace != "" {
 				d.config = program.WriteConfig(t, strings.Replace(fmt.Sprintf(billingConfig, baseURL), "    tools:\n", "    idempotency: {namespace: "+namespace+"}\n    tools:\n", 1))
 			}
-			d.drain() // it publishes its namespace
+			d.drain() // this publishes its namespace
 			d.enqueue("step-1")
 			d.drain()
 			d.assertStatus("1", "completed")
@@ -423,7 +422,7 @@ func TestAnotherNamespaceChangesNoKeyOfWhatWaits(t *testing.T) {
 	d.drain()
 	d.enqueue("step-1")
 	before := drainertest.Value[string](t, d.db, `SELECT idempotency_key FROM outbox.status`)
-	d.drain() // it has its effect, loses the answer and waits
+	d.drain() // it has its effect, gets an error as its answer, and waits
 	for _, namespace := range []string{"two", ""} {
 		named(namespace)
 		d.drain()

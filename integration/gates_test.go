@@ -88,7 +88,7 @@ func TestAFallbackThatNothingElseUsesIsTriedAgain(t *testing.T) {
 	rig.AwaitStatus("completed", intents)
 }
 
-// Only rows of the fallback itself are parked under the names of its operations.
+// Only the fallback's own rows are parked under the names of its operations.
 func TestAFallbacksOperationThatOnlyOthersUseIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	const intents = 10
@@ -224,10 +224,10 @@ func TestAnOutageDoesNotUseARowUp(t *testing.T) {
 	drainertest.Eventually(t, "it was tried far more often than it has tries", func() bool { return outage.requests.Load() > 20 })
 	down.Store(false)
 	rig.AwaitStatus("completed", 1)
-	fault.Injected(t, 51, int(outage.requests.Load())-1) // the last one met no outage
+	fault.Injected(t, 51, int(outage.requests.Load())-1) // the last request met no outage
 }
 
-// shop is a provider of two tools, one of which gets no answer while it is slow.
+// shop is a provider with two tools. One of them gets no answer while slow is set.
 type shop struct {
 	slow               atomic.Bool
 	slowSent, wellSent atomic.Int64
@@ -245,7 +245,7 @@ func (s *shop) Dispatch(_ context.Context, request dispatch.Request) dispatch.Re
 	return well
 }
 
-// till is an adapter of its own for each configuration.
+// till is a separate adapter for each configuration. All of them share the shop.
 type till struct{ *shop }
 
 func (s *shop) provider() dispatch.Provider {
@@ -312,7 +312,8 @@ func TestASlowToolWaitsAndItsNeighbourDoesNot(t *testing.T) {
 	}
 }
 
-// undeliverable has no destination for the step "bad", nor, until it is repaired, for any of its slow tool.
+// undeliverable has no destination for the step "bad" of the slow tool. Until it is repaired, it has none for any
+// step of this tool.
 type undeliverable struct {
 	shop
 	repaired atomic.Bool
@@ -325,7 +326,7 @@ func (u *undeliverable) Dispatch(_ context.Context, request dispatch.Request) di
 	return well
 }
 
-// All the others have failed more often than the row that cannot be sent.
+// All other rows have failed more often than the row that cannot be sent.
 func TestOneRowWithoutADestinationDoesNotKeepItsOperationShut(t *testing.T) {
 	t.Parallel()
 	const intents = 8
@@ -333,7 +334,7 @@ func TestOneRowWithoutADestinationDoesNotKeepItsOperationShut(t *testing.T) {
 	u := &undeliverable{}
 	provider := u.provider()
 	provider.Adapter = u
-	provider.Breaker.CoolDown = 600 * time.Millisecond // by then the row that tried is parked again
+	provider.Breaker.CoolDown = 600 * time.Millisecond // long enough for the row that tried to be parked again
 	rig.EnqueueSteps("sim/slow", 0, intents)
 	launch(t, rig.URL, provider)
 	drainertest.Eventually(t, "the operation is shut", func() bool {
@@ -380,13 +381,13 @@ func TestStoppedRowsHideNoOthers(t *testing.T) {
 	}
 }
 
-// crowd is a provider that knows how many are with it at once.
+// crowd is a provider that counts its concurrent requests.
 type crowd struct {
 	mu      sync.Mutex
 	present int
 	most    int
 	sent    int
-	leave   chan struct{} // closed to let all requests go; nil never holds one
+	leave   chan struct{} // closed to release all requests; if nil, no request is held
 }
 
 func (c *crowd) Dispatch(context.Context, dispatch.Request) dispatch.Result {
@@ -418,8 +419,8 @@ func (c *crowd) mostAtOnce() int {
 	return c.most
 }
 
-// fleet starts daemons that first work when each of them knows all the others:
-// they learn of one another and of the end of the pause in the same look.
+// fleet starts daemons that begin to work when each of them knows all others. They learn of one another and of the
+// end of the pause in the same poll.
 func fleet(t *testing.T, rig *harness.Rig, size int, provider dispatch.Provider) {
 	t.Helper()
 	rig.Exec(`INSERT INTO outbox.provider (name, paused) VALUES ($1, true)`, provider.Name)
@@ -476,8 +477,7 @@ func TestTheFleetKeepsTheProvidersRate(t *testing.T) {
 	}
 }
 
-// withBackup is the rig's provider with a quick breaker and a fallback that
-// never fails.
+// withBackup returns the rig's provider with a sensitive breaker, and a fallback that never fails.
 func withBackup(rig *harness.Rig) (providers []dispatch.Provider, backup *dispatchtest.SimulatedProvider) {
 	rig.T.Helper()
 	backup, backupURL := dispatchtest.NewProvider(rig.T, nil)
@@ -524,7 +524,7 @@ func TestAFallbackNeverGetsWhatMayHaveBeenApplied(t *testing.T) {
 	rig := harness.Plain(t, func(_ string, request int) dispatchtest.Fault {
 		switch {
 		case request == 1:
-			return dispatchtest.ErrorAfter // each has its effect, and the caller cannot know
+			return dispatchtest.ErrorAfter // each request has its effect, but the daemon cannot know it
 		case well.Load():
 			return dispatchtest.None
 		}

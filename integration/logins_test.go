@@ -30,7 +30,7 @@ import (
 	"github.com/agentoutbox/drainer/migrations"
 )
 
-// strictHBA takes passwords by SCRAM alone, and lets some users in by certificate alone.
+// strictHBA accepts passwords only by SCRAM. The user by_certificate logs in with a certificate.
 const strictHBA = `hostssl all by_certificate 127.0.0.1/32 cert
 hostssl all all 127.0.0.1/32 scram-sha-256
 hostnossl all all 127.0.0.1/32 scram-sha-256
@@ -97,7 +97,7 @@ func (s *strict) must(err error) {
 	}
 }
 
-// login is the URL of a user of the server.
+// login returns the URL for a user of the server.
 func (s *strict) login(user *url.Userinfo, query string) string {
 	s.t.Helper()
 	u, err := url.Parse(s.url)
@@ -106,7 +106,7 @@ func (s *strict) login(user *url.Userinfo, query string) string {
 	return u.String()
 }
 
-// trust is whose certificates of clients the server takes from now on.
+// trust makes the server accept client certificates of this authority only.
 func (s *strict) trust(authority *authority) {
 	s.t.Helper()
 	s.write("ca.pem", authority.pem)
@@ -126,7 +126,7 @@ func (s *strict) cutOff(role string) {
 	}
 }
 
-// start runs a daemon whose configuration has that block database.
+// start runs a daemon with this database block in its configuration.
 func (s *strict) start(database string) *program.Daemon {
 	s.t.Helper()
 	s.rig.Reconfigure(func(config string) string {
@@ -141,12 +141,12 @@ func (s *strict) start(database string) *program.Daemon {
 	return daemon
 }
 
-// awaitRefusal closes the role's connections until the daemon says that it is refused, and
-// not that the database is away. It leaves an intent that waits.
+// awaitRefusal closes the role's connections until the daemon reports that its login is refused, and not that the
+// database cannot be reached. It leaves one waiting intent.
 func (s *strict) awaitRefusal(daemon *program.Daemon, role, says string) {
 	s.t.Helper()
 	drainertest.Eventually(s.t, "readiness tells the refusal", func() bool {
-		s.rig.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1", role) // also those that were just made
+		s.rig.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1", role) // also new connections
 		said := daemon.Get("/readyz")
 		return strings.Contains(said, says) && strings.Contains(said, "each connect tries again")
 	})
@@ -189,12 +189,12 @@ func (s *strict) awaitRecovery(daemon *program.Daemon, completed int) {
 	}
 }
 
-// A password is changed at the server first, and the daemon gets it later, as where two
-// systems rotate it. The way by which the daemon gets it is the test's.
+// The password is changed at the server first, and the daemon gets it later. This happens if two systems rotate it.
+// Each case passes the password to the daemon in another way.
 func TestADaemonTakesANewPassword(t *testing.T) {
 	t.Parallel()
 	for name, way := range map[string]struct {
-		database string // with the folder of the secret, and its URL without the password
+		database string // a format for the folder of the secret and the URL without the password
 		secret   func(s *strict, password string) map[string]string
 	}{
 		"in a file with the URL": {`{url: "${file:%[1]s/url}"}`, func(s *strict, password string) map[string]string {
@@ -230,7 +230,7 @@ func TestADaemonTakesANewPassword(t *testing.T) {
 			publish("two")
 			s.awaitRecovery(daemon, 2)
 
-			publish("three") // in the other order nothing is refused
+			publish("three") // in this order the server refuses nothing
 			change("three")
 			s.cutOff("drainer")
 			s.rig.Enqueue(harness.Keyed, 1)
@@ -273,7 +273,7 @@ func TestAConsoleTakesANewPassword(t *testing.T) {
 	shows := func(status int, text string) {
 		t.Helper()
 		drainertest.Eventually(t, "a page with "+text, func() bool {
-			cutOff() // also those that were just made
+			cutOff() // also new connections
 			response, err := http.Get(at + "intents")
 			if err != nil {
 				return false
@@ -366,8 +366,8 @@ func TestADaemonTakesANewCertificate(t *testing.T) {
 	}
 }
 
-// A URL that leads elsewhere would split one process between two outboxes. The login in it is the other server's: this
-// one is not shown it.
+// A process must not use two outboxes, so a URL with another server or database needs a restart. The login in this
+// URL belongs to the other server, so the daemon does not send it to its present server.
 func TestAnotherServerInTheURLNeedsARestart(t *testing.T) {
 	t.Parallel()
 	s, secret := newStrict(t), newVolume(t)
@@ -390,7 +390,7 @@ func TestAnotherServerInTheURLNeedsARestart(t *testing.T) {
 	daemon.Terminate()
 }
 
-// PgBouncer 1.18 tells no client why its server refuses it.
+// PgBouncer 1.18 does not tell a client why the server refuses the login.
 func TestALoginThatThePoolersServerRefusesIsTold(t *testing.T) {
 	t.Parallel()
 	s := newStrict(t)
@@ -420,7 +420,7 @@ func TestALoginThatThePoolersServerRefusesIsTold(t *testing.T) {
 	daemon.Terminate()
 }
 
-// Each loop of the daemon needs the database, and each of them tries again.
+// Each loop of the daemon needs the database and tries again.
 func TestADatabaseThatIsAwayIsALineAMinute(t *testing.T) {
 	t.Parallel()
 	server, err := throwaway.Start(t.Context(), throwaway.WithoutDurability())
@@ -451,7 +451,7 @@ func TestADatabaseThatIsAwayIsALineAMinute(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, began := lines(), time.Now()
-	var away net.Listener // in its place, to count who comes
+	var away net.Listener // takes the server's place and counts the connects
 	drainertest.Eventually(t, "the address is free", func() bool { away, err = net.Listen("tcp", at.Host); return err == nil })
 	for range 200 {
 		caller, err := away.Accept()
@@ -465,7 +465,7 @@ func TestADatabaseThatIsAwayIsALineAMinute(t *testing.T) {
 	if told < 1 || told > minutes {
 		t.Errorf("%d lines say that there is no connection, in %d minutes", told, minutes)
 	}
-	// A connection that breaks in the middle of work says so once, of each loop.
+	// Each loop also logs one line when its connection breaks during its work.
 	got := lines() - before
 	t.Logf("%d lines after 200 connects", got)
 	if got > 20+told {

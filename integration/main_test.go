@@ -1,16 +1,15 @@
-// Package integration_test runs daemons of the real program against a real
-// Postgres and a simulated provider. Where the test has to see inside, a daemon
-// runs in the test's own process.
+// Package integration_test runs daemons of the real program against a real Postgres and a simulated provider. A
+// daemon runs in the test's own process if the test must see its internal state.
 //
 //	faults/    each fault of the catalogue, injected on purpose
 //	fault/     the catalogue; report/ runs it and prints a table
 //	nemesis/   all kinds of faults at random, for a while or for an hour
 //	console/   the console in a browser; its screenshots
 //	bench/     the daemon against River and a bare client; goals/ judges the figures
-//	harness/   what a test runs on: outbox, agents, provider, daemons
+//	harness/   the environment of a test: outbox, agents, provider, daemons
 //	history/   three accounts of what happened, and the checker that compares them
 //	program/   builds and runs drainer: as it ships, with failpoints, or as a mutant
-//	cluster/   Postgres servers that may crash, fill up, fail over, mistake the time
+//	cluster/   Postgres servers that crash, fill up, fail over or have a wrong clock
 //	pgproxy/   loses or keeps back messages between a daemon and Postgres
 //	docblock/  code blocks of the documentation, for tests to run
 package integration_test

@@ -20,11 +20,10 @@ import (
 	"github.com/agentoutbox/drainer/integration/harness"
 )
 
-// matrix says how an intent ends whose first request meets the fault, and how
-// many effects the ledger has of it then: status/effects. A column with +lookup
-// has a lookup that answers; the others are run without one, and with one that
-// always fails. A read has no effect to count, and only the provider of the
-// key_idempotent tools honours keys, so that only it saves errors under them.
+// matrix lists how an intent ends whose first request meets the fault, and how many effects it then has in the
+// ledger: status/effects. A column with +lookup has a lookup that answers. The other columns run without a lookup and
+// with a lookup that always fails; see lookupsOf for a third tool. A read has no effect to count. Only the provider
+// of the key_idempotent tools honours keys, so only this provider saves errors under them.
 const matrix = `
 fault               read_only    naturally_idempotent  key_idempotent  key_idempotent+lookup  non_idempotent  non_idempotent+lookup
 not_sent            completed/0  completed/1           completed/1     completed/1            completed/1     completed/1
@@ -50,7 +49,7 @@ overloaded_for      completed/0  completed/1           completed/1     completed
 overloaded_until    completed/0  completed/1           completed/1     completed/1            completed/1     completed/1
 `
 
-// notSent is the fault of a provider that is not there at first.
+// notSent is the fault of a provider that cannot be reached by the first request.
 const notSent dispatchtest.Fault = "not_sent"
 
 func TestEveryClassMeetsEveryFaultAndEndsAsTheLedgerSays(t *testing.T) {
@@ -94,7 +93,7 @@ type ending struct {
 
 func (e ending) verdict() string { return fmt.Sprintf("%s/%d", e.status, e.effects) }
 
-// broken lists the promises that an ending breaks, whatever the matrix says.
+// broken lists the promises that an ending breaks, independently of the matrix.
 func (c cell) broken(e ending) (promises []string) {
 	mustHold := func(promise string, holds bool) {
 		if !holds {
@@ -111,7 +110,7 @@ func (c cell) broken(e ending) (promises []string) {
 	return promises
 }
 
-// table is the matrix as it was seen, with the requests that it took.
+// table returns the matrix with the observed endings and the number of requests.
 func (m *matrixRig) table(endings map[string]ending) string {
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -133,7 +132,7 @@ func (m *matrixRig) table(endings map[string]ending) string {
 	return "status/effects (requests)\n" + text.String()
 }
 
-// columns are the cells of the first fault, which every class meets.
+// columns returns the cells of the first fault, which every class meets.
 func (m *matrixRig) columns() (columns []cell) {
 	for _, cell := range m.cells {
 		if cell.fault == m.cells[0].fault {
@@ -160,13 +159,13 @@ type cell struct {
 	want   string // status/effects
 }
 
-// lookup is whom an intent's tool can ask.
+// lookup is the tool of an intent. The tools differ only in their lookup.
 type lookup string
 
 const (
 	none    lookup = "act"         // the operation without a lookup
-	failing lookup = "act_mute"    // one whose lookup always fails
-	telling lookup = "act_telling" // one whose lookup answers from the ledger
+	failing lookup = "act_mute"    // the operation with a lookup that always fails
+	telling lookup = "act_telling" // the operation with a lookup that answers from the ledger
 )
 
 // cellsOf reads the matrix.
@@ -187,9 +186,8 @@ func cellsOf(matrix string) (cells []cell) {
 	return cells
 }
 
-// lookupsOf returns the tools of one column: the one whose lookup answers, or
-// all others. Where repeating does no harm no lookup is needed, so there the
-// one that answers must change nothing.
+// lookupsOf returns the tools of one column: the one whose lookup answers, or all others. A class that may always be
+// repeated needs no lookup, so its column also has the tool whose lookup answers. This lookup must change nothing.
 func lookupsOf(class dispatch.Class, asks bool) []lookup {
 	switch {
 	case asks:
@@ -208,7 +206,7 @@ func (c cell) tuple() dispatch.Tuple {
 
 func (c cell) key() string { return c.tuple().IdempotencyKey() }
 
-// script is the faults of its requests: only the first meets one.
+// script returns the faults of the cell's requests. Only the first request meets a fault.
 func (c cell) script() []dispatchtest.Fault {
 	if c.fault == notSent {
 		return nil
@@ -216,32 +214,31 @@ func (c cell) script() []dispatchtest.Fault {
 	return []dispatchtest.Fault{c.fault}
 }
 
-// refusedAtFirst reports whether the first request proves that it had no
-// effect, so that another one repeats nothing.
+// refusedAtFirst reports whether the first request certainly had no effect, so that a second request repeats nothing.
 func (c cell) refusedAtFirst() bool {
 	return slices.ContainsFunc([]string{"throttle", "unavailable", "overloaded"},
 		func(refusal string) bool { return strings.HasPrefix(string(c.fault), refusal) })
 }
 
-// savesError reports whether a repetition brings the first request's error.
+// savesError reports whether the provider answers a repetition with the first request's error.
 func (c cell) savesError() bool {
 	return c.class == dispatch.KeyIdempotent && strings.HasPrefix(string(c.fault), "saved_error")
 }
 
 const (
-	matrixTimeout = 5 * time.Second // nothing that answers takes so long, on a busy machine either
-	matrixMargin  = 2 * time.Second // in which a late effect is released, too
+	matrixTimeout = 5 * time.Second // longer than any answer takes, also on a busy machine
+	matrixMargin  = 2 * time.Second // long enough for a late effect to be released in this time
 )
 
-// matrixRig is an outbox with one intent for each cell, and one provider for
-// each class, which honours keys only where the class says so.
+// matrixRig is an outbox with one intent for each cell. Each class has its own provider, which honours keys only if
+// the class is key_idempotent.
 type matrixRig struct {
 	*harness.Rig
 	wire      dispatchtest.Wire
 	cells     []cell
 	providers map[dispatch.Class]*dispatchtest.SimulatedProvider
 	baseURLs  map[dispatch.Class]string
-	closed    string // where no provider is
+	closed    string // a URL without a provider
 }
 
 func newMatrixRig(t *testing.T, wire dispatchtest.Wire, cells []cell) *matrixRig {
@@ -296,7 +293,7 @@ func (m *matrixRig) lookupPlan() dispatchtest.Plan {
 	}
 }
 
-// drainerProviders are the same providers as the daemon knows them.
+// drainerProviders returns the configuration of the same providers for the daemon.
 func (m *matrixRig) drainerProviders() (providers []dispatch.Provider) {
 	for _, class := range dispatch.Classes() {
 		providers = append(providers, dispatch.Provider{
@@ -348,8 +345,7 @@ func (m *matrixRig) adapter(class dispatch.Class, baseURL string) dispatch.Adapt
 	return adapter
 }
 
-// absentAtFirst finds the provider's port closed for the first attempt of
-// the intents that are to meet that.
+// absentAtFirst sends the first attempt of the notSent intents to a closed port.
 type absentAtFirst struct{ there, gone dispatch.Adapter }
 
 func (a absentAtFirst) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
@@ -359,8 +355,8 @@ func (a absentAtFirst) Dispatch(ctx context.Context, request dispatch.Request) d
 	return a.there.Dispatch(ctx, request)
 }
 
-// releaseLateEffects lets the effects happen whose answers no worker waits for
-// any more, once the key-idempotent ones were met by a retry: in flight.
+// releaseLateEffects releases the effects of requests that hang. It first waits until their attempts have timed out,
+// and until the provider has answered "in flight" to the retries of the key_idempotent ones.
 func (m *matrixRig) releaseLateEffects() {
 	m.T.Helper()
 	late, keyed := 0, 0
@@ -434,8 +430,8 @@ var matrixCases = map[int][]dispatchtest.Fault{
 	42: {dispatchtest.SavedErrorBefore, dispatchtest.SavedErrorAfter, dispatchtest.ErrorForGood},
 }
 
-// reportInjected counts what the ledgers have of each fault. Who was not there
-// wrote no ledger.
+// reportInjected counts each fault in the ledgers. A provider that could not be reached has no ledger entry, so the
+// attempts count for this fault.
 func (m *matrixRig) reportInjected() {
 	m.T.Helper()
 	for number, faults := range matrixCases {

@@ -97,7 +97,7 @@ func TestAnOverloadedProviderIsLeftAloneByAllReplicas(t *testing.T) {
 	rig.AssertNoClaims()
 }
 
-// outage is a provider's plan: overloaded, for now.
+// outage is the plan of a provider that is overloaded while now is true.
 type outage struct {
 	now atomic.Bool
 
@@ -130,15 +130,13 @@ func (o *outage) waves(silence time.Duration) (sizes []int) {
 	return sizes
 }
 
-// probed is an overloaded provider that is well again when it is probed, but
-// whose first probe goes wrong.
+// probed is an overloaded provider that recovers before the first probe. That probe misbehaves.
 type probed struct {
 	requests, wrong atomic.Int64
 	misbehave       func(context.Context) dispatch.Result
 }
 
-// The breaker opens at the third overload, when a fourth may be under way. The
-// request after these is a probe.
+// The breaker opens at the third overload, when a fourth request may be in flight. The next request is a probe.
 const (
 	slots     = 2
 	opening   = 3
@@ -170,7 +168,7 @@ func TestAProbeThatGoesWrongLeavesTheTurnToAnother(t *testing.T) {
 	hangs := make(chan struct{})
 	for name, probe := range map[string]struct {
 		misbehave func(context.Context) dispatch.Result
-		completed int // while the probe is under way, if it does not end
+		completed int // completed before the hanging probe ends
 	}{
 		"it panics": {func(context.Context) dispatch.Result { panic("broken") }, intents},
 		"it hangs until its deadline": {func(ctx context.Context) dispatch.Result {
@@ -189,7 +187,7 @@ func TestAProbeThatGoesWrongLeavesTheTurnToAnother(t *testing.T) {
 			rig.EnqueueSteps("sim/act", 0, intents)
 			launch(t, rig.URL, provider.provider())
 			drainertest.Eventually(t, "the probe goes wrong", func() bool { return provider.wrong.Load() > 0 })
-			launch(t, rig.URL, provider.provider()) // a worker whose probe never ends sends no other
+			launch(t, rig.URL, provider.provider()) // a worker whose probe never ends sends no other probe
 			rig.AwaitStatus("completed", probe.completed)
 			fault.Injected(t, 50, int(provider.wrong.Load()))
 			if probe.completed < intents {

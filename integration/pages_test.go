@@ -34,7 +34,7 @@ type pagerEvent struct {
 	}
 }
 
-// newPager keeps what is signed.
+// newPager starts a webhook that checks the signature of each event and keeps the event.
 func newPager(t *testing.T) (url string, events chan pagerEvent) {
 	t.Helper()
 	verify, err := standardwebhooks.NewWebhook(pagerSecret)
@@ -56,7 +56,7 @@ func newPager(t *testing.T) (url string, events chan pagerEvent) {
 	return baseURL, events
 }
 
-// nextEvent waits for one of that type, or of any.
+// nextEvent waits for the next event. It must have the type want, unless want is empty.
 func nextEvent(t *testing.T, events chan pagerEvent, want string) pagerEvent {
 	t.Helper()
 	select {
@@ -71,8 +71,8 @@ func nextEvent(t *testing.T, events chan pagerEvent, want string) pagerEvent {
 	}
 }
 
-// River's queues are paused: no look of the pager finds the incident, and the heartbeat is all that is left to send
-// its page. How soon that is depends on the machine, and is logged.
+// River's queues are paused, so that no job of the pager finds the incident. Only the heartbeat can send its page.
+// The delay depends on the machine, so the test only logs it.
 func TestAPromotedStandbyPagesWithTheHeartbeatThatMeetsIt(t *testing.T) {
 	t.Parallel()
 	primary := cluster.Start(t)
@@ -134,7 +134,7 @@ func TestAnUnknownOutcomePagesUntilItIsResolved(t *testing.T) {
 	}
 	shell.Run(0, "intents", "retry", "1", "--may-duplicate", "--reason", "try again", "--config", config)
 
-	// The retry ends as unknown as well: one incident is over, and there is another one.
+	// The retry also ends as unknown. So the incident is resolved and opens again, under another key.
 	dedup := map[string]string{}
 	for range 2 {
 		event := nextEvent(t, events, "")

@@ -24,7 +24,7 @@ import (
 	"github.com/agentoutbox/drainer/integration/harness"
 )
 
-// producing is a Python program beside the example outbox.py.
+// producing is a Python program that uses the example outbox.py.
 const producing = `
 import os, psycopg2, outbox
 
@@ -47,7 +47,7 @@ for arguments in [("closed", "charge", "sim/act", "x", {}), ("", "charge", "sim/
         print(type(refused).__name__)
 `
 
-// example is a file that a producer copies.
+// example returns a file that producers copy.
 func example(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "examples", "producers", name))
@@ -73,8 +73,7 @@ func TestThePythonProducerActsOnceAndIsToldOfEachRefusal(t *testing.T) {
 	w.AssertOneEffectEach()
 }
 
-// The example runs as it is, with a package pg that speaks to the real
-// server; only the tool is one that is configured here.
+// The example runs unchanged, except for the name of its tool. A package pg of the test speaks to the real server.
 func TestTheTypeScriptProducerIsAnsweredWithTheResult(t *testing.T) {
 	t.Parallel()
 	node, err := exec.LookPath("node")
@@ -206,8 +205,8 @@ func pythonWithPsycopg2(t *testing.T) string {
 	return ""
 }
 
-// The example's agents crash before each of their lines once, and are started again. The
-// second of them asks for the first one's steps in other words.
+// Each agent of the example crashes once before each of its lines, and is started again. The second agent asks for
+// the first one's steps with other values.
 func TestAnAgentThatCrashesAtAnyLineHasEachEffectOnce(t *testing.T) {
 	t.Parallel()
 	python := pythonWithPsycopg2(t)
@@ -256,7 +255,7 @@ func TestAnAgentThatCrashesAtAnyLineHasEachEffectOnce(t *testing.T) {
 
 const recorded = "It is recorded. It will be carried out, or its failure reported. Do not ask for it again."
 
-// call uses one tool of a server that was started, and returns its text.
+// call calls one tool of an MCP server, and returns the text of the result.
 func call(t *testing.T, through sdk.Transport, tool string) string {
 	t.Helper()
 	session, err := sdk.NewClient(&sdk.Implementation{Name: "agent"}, nil).Connect(t.Context(), through, nil)
@@ -313,7 +312,7 @@ func TestAnAgentEnqueuesOverMCPAndADaemonCarriesItOut(t *testing.T) {
 	rig.AwaitCount("all are carried out", 3, `SELECT count(*) FROM outbox.status WHERE status = 'completed' AND agent_run_id LIKE 'by-%'`)
 }
 
-// serveMCP starts the server, and returns its address once it says it.
+// serveMCP starts the server, and returns its address once the server has printed it.
 func serveMCP(t *testing.T, rig *harness.Rig, arguments []string) (endpoint string) {
 	t.Helper()
 	server := rig.Program.Command(arguments...)
@@ -327,7 +326,7 @@ func serveMCP(t *testing.T, rig *harness.Rig, arguments []string) (endpoint stri
 	lines := bufio.NewScanner(said)
 	t.Cleanup(func() {
 		_ = server.Process.Signal(syscall.SIGTERM) // it may have ended
-		for lines.Scan() {                         // to the end, or Wait would lose it
+		for lines.Scan() {                         // to the end, because Wait closes the pipe
 			t.Log(lines.Text())
 		}
 		if err := server.Wait(); err != nil {

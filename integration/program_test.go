@@ -129,8 +129,8 @@ func TestBadInputGetsAClearErrorAndChangesNothing(t *testing.T) {
 	drainertest.AssertInvariant(t, db)
 }
 
-// Canaries in every place that could leak; an attempt must still show its key's
-// hash and the provider's id.
+// Every place that could leak has a canary. The log of an attempt must still show the hash of its key and the id that
+// the provider gave.
 func TestNoPayloadKeyPartOrSecretReachesLogsOrMetrics(t *testing.T) {
 	t.Parallel()
 	_, baseURL := dispatchtest.NewProvider(t, dispatchtest.Script(dispatchtest.ErrorAfter, dispatchtest.None))
@@ -230,7 +230,7 @@ func TestASecondSignalEndsTheProgramAtOnce(t *testing.T) {
 	}
 
 	daemon.Signal(syscall.SIGTERM)
-	daemon.WaitFor(`"msg":"shutting down"`) // and waiting for the dispatch, which hangs
+	daemon.WaitFor(`"msg":"shutting down"`) // it now waits for the dispatch, which hangs
 	daemon.Signal(syscall.SIGTERM)
 	<-daemon.Ended
 	if daemon.ExitCode() == 0 {
@@ -238,7 +238,6 @@ func TestASecondSignalEndsTheProgramAtOnce(t *testing.T) {
 	}
 }
 
-// What the configuration forbids must not leave, whatever an agent asks for.
 func TestWhatTheConfigurationForbidsNeverLeaves(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -294,12 +293,12 @@ func TestWhatTheConfigurationForbidsNeverLeaves(t *testing.T) {
 	}
 }
 
-// oneTry makes the first failure the last.
+// oneTry allows only one attempt.
 func oneTry(config string) string {
 	return config + "        retry: {max_attempts: 1}\n"
 }
 
-// spareConfig goes behind billingConfig, whose fallback it is to be.
+// spareConfig follows billingConfig and is its fallback.
 const spareConfig = `  spare:
     adapter: http
     http: {base_url: %s}
@@ -377,7 +376,7 @@ func TestDrainingOnceFailsOnlyIfAShutGateLeavesDueRows(t *testing.T) {
 	}
 }
 
-// hasRow looks for a table's row, in which a duration is any.
+// hasRow looks for a row of a table. A duration in the row is replaced by "…".
 func hasRow(table, want string) bool {
 	for row := range strings.Lines(table) {
 		fields := strings.Fields(row)
@@ -435,7 +434,7 @@ func TestADaemonServesTheConsoleBesideItsWork(t *testing.T) {
 
 	daemon, ask := start("")
 	rig.Enqueue(harness.Keyed, 1)
-	rig.AwaitStatus("completed", 1) // by then the worker has told what it serves
+	rig.AwaitStatus("completed", 1) // by then the worker has published what it serves
 	for _, page := range []string{"/", "/runs", "/intents", "/intents/1", "/providers", "/providers/keyed", "/incidents", "/sagas", "/workers", "/operations", "/doctor", "/config"} {
 		if code, text := ask(page, nil); code != http.StatusOK {
 			t.Errorf("with the daemon's login %s answers %d\n%s", page, code, text)
@@ -534,8 +533,7 @@ type resident struct {
 	err   error
 }
 
-// launch drains in this process until the test ends, which fails if the daemon
-// cannot settle all.
+// launch drains in this process until the test ends. The test fails if the daemon ends with an error.
 func launch(t *testing.T, url string, providers ...dispatch.Provider) *resident {
 	t.Helper()
 	return launchWith(t, url, patientLease, providers...)

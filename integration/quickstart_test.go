@@ -16,8 +16,8 @@ import (
 	"github.com/agentoutbox/drainer/integration/program"
 )
 
-// Each command of the README's quick start is run as it is written there, but
-// for `make build`, and for the sandbox's provider, which takes a free port.
+// The test runs each command of the README's quick start as it is written there, except for `make build`. The
+// sandbox's provider gets a free port.
 func TestTheQuickStartOfTheReadmeEndsWithACompletedIntent(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("../README.md")
@@ -33,7 +33,7 @@ func TestTheQuickStartOfTheReadmeEndsWithACompletedIntent(t *testing.T) {
 		t.Fatalf("the README shows another configuration than demo/sandbox.yaml:\n%s", strings.Join(inReadme, "\n"))
 	}
 	commands := blocks(string(readme), "sh")
-	if len(commands) < 3 || !strings.HasPrefix(commands[0], "make build\n") { // what follows installs a package
+	if len(commands) < 3 || !strings.HasPrefix(commands[0], "make build\n") { // the later blocks install a package
 		t.Fatalf("the quick start has another shape than this test knows: %q", commands)
 	}
 	drainer := program.New(t, "").Command().Path
@@ -53,7 +53,7 @@ func TestTheQuickStartOfTheReadmeEndsWithACompletedIntent(t *testing.T) {
 		t.Errorf("the second terminal: %v\n%s", err, output)
 	}
 
-	// The reader's own tool, at an address that is free here.
+	// The reader's own tool has an address that is free here.
 	api := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(api.Close)
 	file, err := os.OpenFile(filepath.Join(folder, "drainer.yaml"), os.O_APPEND|os.O_WRONLY, 0)
@@ -83,7 +83,7 @@ func inShell(folder, commands string) *exec.Cmd {
 	return shell
 }
 
-// awaitSteps returns when the sandbox says what comes next.
+// awaitSteps returns when the sandbox has printed the next steps.
 func awaitSteps(t *testing.T, sandbox *exec.Cmd) {
 	t.Helper()
 	said, err := sandbox.StderrPipe()

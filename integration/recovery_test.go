@@ -23,7 +23,7 @@ func TestADeadWorkersRowsAreRecoveredByRunningOnce(t *testing.T) {
 	victim := start(t, setupOf(rig, dispatch.NonIdempotent, shortLease), "DRAINER_FAILPOINTS=before_send=kill")
 	<-victim.Ended
 	rig.Exec(`UPDATE outbox.worker SET beat_at = now() - interval '1 hour'`)
-	drainOnce(t, rig.URL, simOf(rig, dispatch.NonIdempotent).build(t)) // it looks for a lease first whether the worker beats
+	drainOnce(t, rig.URL, simOf(rig, dispatch.NonIdempotent).build(t)) // it first watches the heartbeats for one lease
 	rig.AssertOutcomes("lost")
 	rig.AssertNoClaims()
 }
@@ -48,11 +48,11 @@ func TestADispatchThatOutlastsTheShutdownIsTriedAgain(t *testing.T) {
 	rig.AssertOneEffectEach()
 }
 
-// Everything was sent after the moment to which the database is restored.
+// All requests are sent after the moment to which the database is restored.
 func TestADatabaseThatWentBackAsksBeforeItActsAgain(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
-	r.drain(r.url, 0) // from then on the database remembers where it was
+	r.drain(r.url, 0) // this records the database's position in its history
 	r.enqueue()
 	past := r.copyOf(r.url)
 
@@ -61,9 +61,9 @@ func TestADatabaseThatWentBackAsksBeforeItActsAgain(t *testing.T) {
 	untold := r.copyOf(past)
 	r.exec(untold, `TRUNCATE outbox.history`)
 	r.drain(untold, 0)
-	r.assertEffects("of a copy that knows nothing", 1, 4) // so there is something to prevent
+	r.assertEffects("of a copy that knows nothing", 1, 4) // two more effects, which the guard must prevent
 
-	r.drain(past, 1) // rows are left
+	r.drain(past, 1) // rows are left, so the exit code is 1
 	r.assertEffects("of one that waits for an operator", 1, 4)
 	for tool, want := range map[string]string{"keyed/charge": "completed", "unkeyed/wire": "pending", "unkeyed/mail": "pending"} {
 		if got := r.status(past, tool); got != want {
@@ -75,7 +75,7 @@ func TestADatabaseThatWentBackAsksBeforeItActsAgain(t *testing.T) {
 	if got := r.status(past, "unkeyed/wire"); got != "unknown" {
 		t.Errorf("unkeyed/wire is %s before its last request can no longer arrive, want unknown", got)
 	}
-	r.exec(past, `UPDATE outbox.queue SET next_attempt_at = now() WHERE lookup`) // the wait is over
+	r.exec(past, `UPDATE outbox.queue SET next_attempt_at = now() WHERE lookup`) // the wait ends
 	r.drain(past, 0)
 	r.assertEffects("having asked", 1, 4)
 	for tool, want := range map[string]string{
@@ -87,7 +87,8 @@ func TestADatabaseThatWentBackAsksBeforeItActsAgain(t *testing.T) {
 	}
 }
 
-// The fallback served after the moment to which the database is restored. Both recognise keys, each its own.
+// The fallback sent the requests after the moment to which the database is restored. Each provider recognises only
+// its own keys.
 func TestADatabaseThatWentBackDoesNotSendElsewhereWhatAFallbackDid(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -114,7 +115,7 @@ providers:
 	r.drain(past, 1) // rows are left
 	program.New(t, past).Run(0, "history", "accept", "--reason", "compared", "--operator", "ann")
 	r.drain(past, 0)
-	r.exec(past, `UPDATE outbox.queue SET next_attempt_at = now()`) // no wait keeps it
+	r.exec(past, `UPDATE outbox.queue SET next_attempt_at = now()`) // no backoff delays a row
 	r.drain(past, 0)
 	r.assertEffects("with both well again", 0, 1)
 	for tool, want := range map[string]string{"own/charge": "unknown", "own/read": "completed"} {
@@ -127,7 +128,7 @@ providers:
 	r.drain(past, 0)
 	r.assertEffects("with a second effect accepted", 1, 1)
 
-	// A retry of what was cancelled may be lost too.
+	// The lost commits may include a retry of the cancelled intent, too.
 	program.New(t, past).Run(1, "intents", "retry", "3", "--config", r.config, "--reason", "same key", "--operator", "ann")
 	program.New(t, past).Run(0, "intents", "retry", "3", "--may-duplicate", "--config", r.config, "--reason", "not in either's records", "--operator", "ann")
 	r.drain(past, 0)
@@ -152,7 +153,7 @@ providers:
       find: {http: {method: GET, path: "/effects/{.key}", response: {ref: .id, rules: [{when: .status == 404, outcome: absent}]}}, idempotency: {class: read_only}}
 `
 
-// restored is an outbox of which there are copies from earlier, and its providers.
+// restored is an outbox with earlier copies of its database, and its providers.
 type restored struct {
 	t              *testing.T
 	url            string
@@ -170,7 +171,7 @@ func newRestored(t *testing.T) restored {
 	return r
 }
 
-// enqueue commits what was due twenty minutes ago, and one intent that is not due yet.
+// enqueue commits four intents that are twenty minutes old. One of them is not due yet.
 func (r restored) enqueue() {
 	r.exec(r.url, `
 		SELECT outbox.enqueue('run', 'step', tool, 'scope', '{}') FROM unnest('{keyed/charge,unkeyed/mail,unkeyed/wire}'::text[]) tool;
@@ -178,7 +179,7 @@ func (r restored) enqueue() {
 		UPDATE outbox.intent SET created_at = created_at - interval '20 minutes'`)
 }
 
-// copyOf is the database as it stands, under another name.
+// copyOf copies the database to a new one, and returns the URL of the copy.
 func (r restored) copyOf(url string) string {
 	r.t.Helper()
 	empty := drainertest.EmptyDatabase(r.t)
@@ -230,7 +231,7 @@ func nameOf(t *testing.T, url string) string {
 	return strings.TrimPrefix(parsed.Path, "/")
 }
 
-// adminOf is another database of the same server.
+// adminOf returns the URL of another database of the same server.
 func adminOf(t *testing.T, url string) string {
 	t.Helper()
 	parsed, err := neturl.Parse(url)

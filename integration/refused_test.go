@@ -15,8 +15,8 @@ import (
 	"github.com/agentoutbox/drainer/integration/program"
 )
 
-// In this shop a charge is refunded when its run fails. The second argument goes
-// behind the tool that attackers use.
+// In this shop a charge is refunded when its run fails. The second argument is a setting of each tool that an attack
+// uses.
 const refusingConfig = `version: 1
 server: {listen: "127.0.0.1:0"}
 worker: {heartbeat: 200ms, lease: 1s}
@@ -77,7 +77,7 @@ func (r *refusing) count(sql string) int {
 	return drainertest.Value[int](r.t, r.db, sql)
 }
 
-// await is for the status of a step of the victim's run.
+// await waits until a step of the run victim has that status.
 func (r *refusing) await(step, status string) {
 	r.t.Helper()
 	drainertest.Eventually(r.t, step+" is "+status, func() bool {
@@ -85,8 +85,8 @@ func (r *refusing) await(step, status string) {
 	})
 }
 
-// Any login that may enqueue can name any run. An intent that no provider ever saw must not
-// undo what that run has completed.
+// Any login that may enqueue can name any run. An intent that was never sent must not undo the completed steps of
+// that run.
 func TestAPayloadThatIsRefusedHereTakesNoRunBack(t *testing.T) {
 	t.Parallel()
 	for name, attack := range map[string]struct{ tool, payload, class, why string }{
@@ -141,8 +141,8 @@ func TestARefusalTakesTheRunBackWhereTheToolSaysSo(t *testing.T) {
 	daemon.Terminate()
 }
 
-// The schema became stricter while a send was in doubt: that doubt is not settled by
-// refusing to send again.
+// The payload no longer fits the schema while a first request is in doubt. The refusal of a second request does not
+// show whether the first one had its effect.
 func TestARefusalAfterASendInDoubtStaysUnknown(t *testing.T) {
 	t.Parallel()
 	r := newRefusing(t, "", dispatchtest.Always(dispatchtest.ErrorAfter))
@@ -182,8 +182,8 @@ func TestARefusedIntentIsRetriedOnceItsToolTakesIt(t *testing.T) {
 	}
 }
 
-// An agent misspells an operation a few thousand times, under the run of another one. The owner lets agents
-// be first, so that the outbox does not refuse it.
+// An agent misspells an operation a few thousand times, in the run of another agent. The outbox accepts unknown tools
+// here, so that it does not refuse the intents.
 func TestAnOperationThatItsProviderDoesNotHaveIsSeenAndEnds(t *testing.T) {
 	t.Parallel()
 	const wrong = 3000
@@ -234,8 +234,8 @@ func TestAnOperationThatItsProviderDoesNotHaveIsSeenAndEnds(t *testing.T) {
 	drainertest.AssertInvariant(t, r.db)
 }
 
-// The newer configuration has the operation. While a worker with it lives, nothing of it is
-// an incident or fails, however long it has waited.
+// Only the newer configuration has the operation. While a worker with this configuration lives, rows of the operation
+// do not fail and open no incident, however long they have waited.
 func TestAWorkerThatKnowsTheOperationGetsWhatAnotherReplicaParked(t *testing.T) {
 	t.Parallel()
 	r := newRefusing(t, "", nil)
@@ -244,7 +244,7 @@ func TestAWorkerThatKnowsTheOperationGetsWhatAnotherReplicaParked(t *testing.T) 
 		t.Fatal(err)
 	}
 	older := program.WriteConfig(t, strings.Replace(string(text), "      note:\n", "      other:\n", 1))
-	r.enqueue("note", "shop/note", `{"book": "a"}`) // while no daemon has said what it serves, no tool is refused
+	r.enqueue("note", "shop/note", `{"book": "a"}`) // before a daemon has published its tools, no tool is refused
 	without := r.Start(older)
 	drainertest.Eventually(t, "it is parked", func() bool {
 		return r.count(`SELECT count(*)::int FROM outbox.queue WHERE provider = 'shop/note'`) == 1

@@ -25,14 +25,13 @@ import (
 	"github.com/agentoutbox/drainer/integration/program"
 )
 
-// outlet is an adapter of one configuration. It knows who is with it, and
-// whether it was closed.
+// outlet is an adapter of one configuration. It counts its requests in flight, and how often it was closed.
 type outlet struct {
 	adapter dispatch.Adapter
 	present atomic.Int64
 	served  atomic.Int64
 	closed  atomic.Int64
-	misuse  atomic.Int64 // calls of a closed one, and closing one that is called
+	misuse  atomic.Int64 // calls after it was closed, and closing it during a call
 }
 
 func (o *outlet) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
@@ -53,7 +52,7 @@ func (o *outlet) Close() error {
 	return nil
 }
 
-// adapterFunc is an adapter in a few lines.
+// adapterFunc makes an adapter of a function.
 type adapterFunc func(context.Context) dispatch.Result
 
 func (f adapterFunc) Dispatch(ctx context.Context, _ dispatch.Request) dispatch.Result { return f(ctx) }
@@ -115,7 +114,7 @@ func TestReloadsThatRaceUnderLoadLoseAndDoubleNothing(t *testing.T) {
 			for n := range reloads {
 				first := (racer*reloads + n) * batch
 				rig.EnqueueSteps("sim/act", first, first+batch)
-				rig.AwaitRequests(n * racers * batch / 2) // so that each meets some load
+				rig.AwaitRequests(n * racers * batch / 2) // so that each reload happens under load
 				reload(t, daemon, configure())
 			}
 		})
@@ -159,7 +158,7 @@ func TestWhatIsInFlightAtAReloadEndsInItsOwnTime(t *testing.T) {
 	worker := harness.Stored[string](rig, `SELECT worker_id::text FROM outbox.worker`)
 
 	reload(t, daemon, after.as("sim", 4))
-	rig.AwaitStatus("completed", 2) // by the new one, beside the two of the old one
+	rig.AwaitStatus("completed", 2) // the new adapter did, while two requests of the old one were in flight
 	if err := daemon.Ready(); err != nil {
 		t.Errorf("it claims, and says %v", err)
 	}
@@ -177,8 +176,8 @@ func TestWhatIsInFlightAtAReloadEndsInItsOwnTime(t *testing.T) {
 	drainertest.AssertInvariant(t, first)
 }
 
-// A limit of one shows most: half of all workers would come second to one that
-// only drains, and would have no share at all.
+// A limit of one is the hardest case. If a worker that only drains still had a share, about half of the new workers
+// would come after it and have no share at all.
 func TestALongDrainStarvesNobodyAndBreaksNoLimit(t *testing.T) {
 	t.Parallel()
 	const generations, limit = 6, 3
@@ -279,7 +278,7 @@ func TestARowOfAWorkerDeclaredDeadWhileItDrainsGoesToItsSuccessor(t *testing.T) 
 	rig.Exec(`DELETE FROM outbox.worker WHERE worker_id = $1::uuid`, worker)
 
 	rig.AwaitStatus("completed", 1)
-	if history := rig.Outcomes(); len(history) != 2 || history[1] != "completed" { // lost, or in doubt when it was cut off
+	if history := rig.Outcomes(); len(history) != 2 || history[1] != "completed" { // the first is lost, or in doubt if it was cut off
 		t.Errorf("attempts ended %v, want a second one that is completed", history)
 	}
 	drainertest.Eventually(t, "the old adapter is closed", func() bool { return before.closed.Load() == 1 })
@@ -371,7 +370,7 @@ func TestAnAdapterThatNeverReturnsIsNeverClosed(t *testing.T) {
 	if daemon.err == nil || deaf.closed.Load() != 0 || other.closed.Load() != 1 {
 		t.Errorf("%v; the deaf adapter was closed %d times, the other %d times", daemon.err, deaf.closed.Load(), other.closed.Load())
 	}
-	daemon.err = nil // as it should be
+	daemon.err = nil // the test expects this error
 }
 
 // An operator who finds out that a provider forgets keys reloads to stop the repetitions.
@@ -404,8 +403,8 @@ func TestATightenedClassHoldsForRowsInDoubt(t *testing.T) {
 	}
 }
 
-// volume is a folder as Kubernetes mounts one: what it holds changes all at
-// once, by the swap of a symlink above it.
+// volume is a folder like a volume of Kubernetes: all its files change at once, when a symlink above them is
+// replaced.
 type volume struct {
 	t        *testing.T
 	folder   string
@@ -440,11 +439,11 @@ func (v *volume) publish(contents map[string]string) {
 	must(os.Rename(v.path("..next"), v.path("..data")))
 }
 
-// gatekeeper is a provider that reports which token each request came with.
+// gatekeeper is a provider that reports the token of each request.
 type gatekeeper struct {
 	url    string
 	tokens chan string
-	hold   atomic.Pointer[chan struct{}] // what an answer waits for
+	hold   atomic.Pointer[chan struct{}] // an answer waits until it is closed
 }
 
 func newGatekeeper(t *testing.T) *gatekeeper {
@@ -462,7 +461,7 @@ func newGatekeeper(t *testing.T) *gatekeeper {
 	return g
 }
 
-// holdBack keeps answers until the function that it returns is called.
+// holdBack delays answers until release is called.
 func (g *gatekeeper) holdBack() (release func()) {
 	hold := make(chan struct{})
 	g.hold.Store(&hold)
@@ -507,18 +506,18 @@ func TestAConfigurationIsReloadedAsAWholeOrNotAtAll(t *testing.T) {
 	serves("first", "canary-one")
 	wantMetrics(t, daemon, `drainer_config_reloads_total{outcome="applied"} 0`, `drainer_config_reloads_total{outcome="rejected"} 0`, `drainer_config_last_reload_successful 1`)
 
-	// A rotated secret.
+	// A secret is rotated.
 	volume.publish(map[string]string{"drainer.yaml": valid, "token": "canary-two\n"})
 	daemon.WaitFor(`"msg":"configuration reloaded","cause":"change","changed":true`)
 	serves("rotated", "canary-two")
 
-	// No change at all, but a reload is asked for.
+	// A reload is requested, but nothing has changed.
 	daemon.Signal(syscall.SIGHUP)
 	daemon.WaitFor(`"msg":"configuration reloaded","cause":"signal","changed":false`)
 	serves("asked", "canary-two")
 	wantMetrics(t, daemon, `drainer_config_reloads_total{outcome="applied"} 2`)
 
-	// Mistakes, one of them a secret in the wrong place.
+	// The file has mistakes. One of them is a secret in the wrong place.
 	broken := strings.Replace(valid, "adapter: http", "adapter: http\n    timeout: ${file:"+volume.path("token")+"}\n    retires: 3", 1)
 	volume.publish(map[string]string{"drainer.yaml": broken, "token": "canary-three\n"})
 	daemon.WaitFor(`drainer.yaml:6:14: `)
@@ -526,7 +525,7 @@ func TestAConfigurationIsReloadedAsAWholeOrNotAtAll(t *testing.T) {
 	serves("broken", "canary-two")
 	wantMetrics(t, daemon, `drainer_config_reloads_total{outcome="rejected"} 1`, `drainer_config_last_reload_successful 0`)
 
-	// A file that is not there yet.
+	// A file does not exist yet.
 	missing := strings.Replace(valid, volume.path("token"), volume.path("later"), 1)
 	volume.publish(map[string]string{"drainer.yaml": missing})
 	daemon.WaitFor(`later cannot be read`)
@@ -535,7 +534,7 @@ func TestAConfigurationIsReloadedAsAWholeOrNotAtAll(t *testing.T) {
 	serves("repaired", "canary-four")
 	wantMetrics(t, daemon, `drainer_config_reloads_total{outcome="applied"} 3`, `drainer_config_reloads_total{outcome="rejected"} 2`, `drainer_config_last_reload_successful 1`)
 
-	// Another provider in the place of the first, and what no reload can change.
+	// Another provider replaces the first one. Two other blocks change that need a restart.
 	replaced := strings.NewReplacer("billing:", "ledger:", `"127.0.0.1:0"`, `"127.0.0.1:1"`).Replace(missing) + "worker: {shutdown_timeout: 9s}\n"
 	volume.publish(map[string]string{"drainer.yaml": replaced, "later": "canary-five\n"})
 	daemon.WaitFor(`needs a restart; everything else is in force","cause":"change","block":"worker"`)
@@ -545,7 +544,7 @@ func TestAConfigurationIsReloadedAsAWholeOrNotAtAll(t *testing.T) {
 		t.Errorf("the new provider was called with %q", got)
 	}
 	daemon.WaitFor(`"provider":"ledger"`)
-	for range 2 { // replicas of Prometheus
+	for range 2 { // two replicas of Prometheus can read the zero
 		wantMetrics(t, daemon, `drainer_dispatch_attempts_total{operation="charge",outcome="completed",provider="ledger"} 0`)
 	}
 	wantMetrics(t, daemon, `drainer_dispatch_attempts_total{operation="charge",outcome="completed",provider="ledger"} 1`)
@@ -560,7 +559,8 @@ func TestAConfigurationIsReloadedAsAWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-// Its fingerprint is that of what is in force, and not of the file: the block worker stays as it was at the start.
+// The fingerprint describes the configuration in force, not the file. The block worker keeps its values until a
+// restart.
 func TestAReplicaThatWaitsForARestartIsToldFromOneThatWasRestarted(t *testing.T) {
 	t.Parallel()
 	url := drainertest.Database(t)
@@ -638,7 +638,7 @@ func TestAStopDuringAHandoverEndsWell(t *testing.T) {
 	}
 	daemon.Signal(syscall.SIGTERM)
 	daemon.WaitFor(`"msg":"shutting down"`)
-	daemon.WaitFor(`"msg":"shutting down"`) // one worker each
+	daemon.WaitFor(`"msg":"shutting down"`) // each of the two workers logs it
 	release()
 	daemon.AwaitEnd()
 	if code := daemon.ExitCode(); code != 0 {

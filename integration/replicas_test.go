@@ -35,9 +35,8 @@ providers:
     tools: {act: {http: {path: /v1/act, response: {ref: .id}}, idempotency: {class: %s}}}
 `
 
-// A deployment replaces one replica after another while agents go on. No worker
-// is declared dead by it, so no intent waits for a lease to end, and not even
-// what must not be repeated is in doubt.
+// A deployment replaces one replica after another while agents enqueue. No worker is declared dead, so no intent
+// waits for the end of a lease, and no non-idempotent intent is in doubt.
 func TestARollingRestartUnderLoadIsNotNoticed(t *testing.T) {
 	t.Parallel()
 	for class, declared := range map[string]string{
@@ -71,7 +70,8 @@ func TestARollingRestartUnderLoadIsNotNoticed(t *testing.T) {
 			rig.AwaitStatus("completed", enqueued)
 			rig.AssertOneEffectEach()
 			rig.AssertNoClaims()
-			// A row of a worker that was declared dead would be lost, and a slow delivery is the machine's.
+			// A row of a worker that was declared dead would be lost. A slow delivery is no failure: the machine may
+			// be slow.
 			if doubtful := harness.Stored[int](rig, `SELECT count(*) FROM outbox.attempt WHERE outcome NOT IN ('completed', 'released')`); doubtful > 0 {
 				t.Errorf("%d attempts ended neither completed nor given back", doubtful)
 			}
@@ -81,7 +81,7 @@ func TestARollingRestartUnderLoadIsNotNoticed(t *testing.T) {
 	}
 }
 
-// enqueueUntil commits ten intents at a time, and reports how many there were.
+// enqueueUntil commits ten intents at a time, and returns how many it committed.
 func enqueueUntil(rig *harness.Rig, stop <-chan struct{}) (enqueued int) {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
@@ -113,8 +113,8 @@ providers:
       act: {http: {path: /v1/act}, idempotency: {class: key_idempotent, ttl: 24h, scope: account}}
 `
 
-// A rate limit keeps the provider busy until the pause comes, for 50 s if it must, and is lifted then. Work
-// for another provider shows that the same processes go on.
+// A rate limit keeps the provider busy until the pause, for up to 50 s. Then the limit is lifted. The intents of
+// another provider show that the same processes continue to work.
 func TestAPauseStopsAllReplicasUntilItIsResumed(t *testing.T) {
 	t.Parallel()
 	const intents, slow, fast = 250, 5, 1000
@@ -169,8 +169,8 @@ func TestAPauseStopsAllReplicasUntilItIsResumed(t *testing.T) {
 	}
 }
 
-// The provider hangs midway, so that rows wait in the worker's memory. A pause
-// of another provider shows that the worker has looked since the cancel.
+// The provider hangs midway, so that rows wait in the worker's memory. The worker logs the pause of another provider,
+// which shows that it has polled since the cancel.
 func TestACancelledRunSendsNothingMoreThoughItWasClaimed(t *testing.T) {
 	t.Parallel()
 	const intents, answered, concurrency = 200, 30, 4
@@ -219,7 +219,7 @@ func TestACancelledRunSendsNothingMoreThoughItWasClaimed(t *testing.T) {
 	replica.Terminate()
 }
 
-// recipient is where intents arrive as messages. It outlives daemons.
+// recipient receives intents as messages. It outlives daemons.
 type recipient struct {
 	provider string                // its block of the configuration
 	received func() map[string]int // how often each key arrived
@@ -230,8 +230,8 @@ const (
 	killsMidPublish = 3
 )
 
-// A consumer that distinguishes messages by their key sees each intent once,
-// whenever the daemon that published it was killed.
+// A consumer that distinguishes messages by their key sees each intent once, even if the daemon was killed while it
+// published.
 func TestADaemonKilledWhileItPublishesLosesNothing(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) recipient{

@@ -94,7 +94,7 @@ func TestAnIdleLaneIsWokenByAnEnqueue(t *testing.T) {
 	with := setupOf(rig, dispatch.KeyIdempotent, patientLease)
 	with.DatabaseURL = line.Behind(t, rig.URL)
 	start(t, with)
-	// Polling alone takes 125 ms at the median, and what a slow machine adds it adds to both.
+	// Polling alone takes 125 ms at the median. A slow machine makes both slower by the same time.
 	var woken, polled pickUps
 	for range rounds {
 		line.DropNotifications.Store(false)
@@ -111,7 +111,7 @@ func TestAnIdleLaneIsWokenByAnEnqueue(t *testing.T) {
 	}
 }
 
-// pickUps are times from commit to request.
+// pickUps are durations from the commit to the request.
 type pickUps []time.Duration
 
 // sample enqueues rows one by one while the lane waits.
@@ -120,7 +120,7 @@ func (p *pickUps) sample(rig *harness.Rig, n int) {
 	for range n {
 		done := rig.Provider.Ledger.Audit().TotalRequests()
 		rig.AwaitStatus("completed", done)
-		// After a row a lane looks often for 10 ms, and would find the next one without being woken.
+		// After a row a lane polls often for 10 ms, and would find the next row without a wake-up.
 		rested := time.Now().Add(50 * time.Millisecond)
 		drainertest.Eventually(rig.T, "the lane waits for rows, and does not look often any more", func() bool {
 			return time.Now().After(rested) && harness.Stored[bool](rig, waits)
@@ -185,7 +185,7 @@ func TestAnAdapterThatPanicsIsAmbiguous(t *testing.T) {
 			rig := harness.Plain(t, nil)
 			rig.EnqueueSteps("sim/act", 0, 100)
 			daemon := odd{func() dispatch.Result { panic("broken") }}.provider(class)
-			// Once ends when nothing is due, which a retry may not yet be.
+			// A run with --once ends when no row is due, and a retry may become due later.
 			for rig.CountStatus("pending") > 0 {
 				drainOnce(t, rig.URL, daemon)
 			}
@@ -204,7 +204,7 @@ func TestAnAdapterThatPanicsIsAmbiguous(t *testing.T) {
 
 const keyTTL = time.Hour
 
-// forgetful is a provider whose answers are lost and whose keys are forgotten.
+// forgetful returns a provider that forgets its keys. There is no limit of attempts, and no circuit breaker.
 func forgetful(rig *harness.Rig) dispatch.Provider {
 	rig.T.Helper()
 	rig.Provider.KeyTTL = keyTTL
@@ -217,7 +217,7 @@ func forgetful(rig *harness.Rig) dispatch.Provider {
 func TestAKeyThatTheProviderMayHaveForgottenIsNotSentAgain(t *testing.T) {
 	t.Parallel()
 	rig := harness.Plain(t, dispatchtest.Always(dispatchtest.DropAfter))
-	var passed atomic.Int64 // since the first send, by the provider's clock
+	var passed atomic.Int64 // time since the first request, by the provider's clock
 	rig.Provider.Now = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
 	rig.EnqueueSteps("sim/act", 0, 1)
 	launch(t, rig.URL, forgetful(rig))
@@ -269,8 +269,8 @@ func assertOneIncident(rig *harness.Rig) {
 	}
 }
 
-// sendAgain does what the drainer must not do: it sends one more request under
-// the key, with the payload of the first intent.
+// sendAgain does what the drainer must not do: it sends one more request under the key, with the payload of the first
+// intent.
 func sendAgain(rig *harness.Rig, key string) {
 	rig.T.Helper()
 	request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, rig.BaseURL+"/v1/act", strings.NewReader(`{"n": 0}`))
@@ -278,7 +278,7 @@ func sendAgain(rig *harness.Rig, key string) {
 		rig.T.Fatal(err)
 	}
 	request.Header.Set("Idempotency-Key", key)
-	request.GetBody = nil // else the client sends it twice
+	request.GetBody = nil // otherwise the client repeats the request
 	if response, err := http.DefaultClient.Do(request); err == nil {
 		response.Body.Close()
 	}

@@ -30,15 +30,15 @@ type fate string
 
 const (
 	undecided  fate = ""
-	committed  fate = "committed"   // the database had all of it already
-	rolledBack fate = "rolled back" // the connection broke first
+	committed  fate = "committed"   // the database had received the whole transaction
+	rolledBack fate = "rolled back" // the connection broke before the database received the commit
 )
 
-// sagaMoment is where in a run's way back the daemon is killed: at a statement,
-// before its commit, or while the provider has the newest step's undo.
+// sagaMoment is the moment of a rollback at which the daemon is killed: at a statement, before its commit, or while
+// the provider handles the newest step's undo.
 type sagaMoment struct {
 	name  string
-	event string // of the trigger at which the statement stands
+	event string // of the trigger that holds the statement
 	when  string
 	fate  fate
 	fault dispatchtest.Fault
@@ -57,7 +57,7 @@ var sagaMoments = []sagaMoment{
 	{name: "finish", event: "UPDATE ON outbox.saga", when: "NEW.state = 'compensated'"},
 }
 
-// The wait for the end is far shorter than River's for a job that it thinks runs: an hour.
+// River would take an hour to rescue a job that it believes to be running. The test waits far less.
 func TestAKilledDaemonsSagaIsTakenOver(t *testing.T) {
 	t.Parallel()
 	for _, moment := range sagaMoments {
@@ -86,8 +86,7 @@ func TestAKilledDaemonsSagaIsTakenOver(t *testing.T) {
 	}
 }
 
-// Two daemons move the saga, and two more that a test drives come to it again and
-// again.
+// Two daemons advance the saga. The test also advances it again and again, in two goroutines.
 func TestASagaThatManyMoveAtOnceUndoesOnce(t *testing.T) {
 	t.Parallel()
 	w := newSagaRig(t, dispatchtest.None)
@@ -163,18 +162,18 @@ type sagaRig struct {
 	*harness.Rig
 	shell  *program.Program
 	config string
-	ledger string // the provider's, a file
+	ledger string // the file of the provider's ledger
 	orders []int64
 }
 
-// newSagaRig fails the first request for the newest order's cancellation.
+// newSagaRig injects the fault into the first request that cancels the newest order.
 func newSagaRig(t *testing.T, fault dispatchtest.Fault) *sagaRig {
 	t.Helper()
 	w := &sagaRig{Rig: harness.Without(t)}
 	w.shell = program.New(t, w.URL)
 	w.ledger = filepath.Join(t.TempDir(), "ledger")
 	for n := range completedSteps + 1 {
-		w.orders = append(w.orders, int64(n+1)) // a new database numbers them so
+		w.orders = append(w.orders, int64(n+1)) // a new database counts intents from 1
 	}
 	ledger, err := dispatchtest.OpenLedger(w.ledger)
 	if err != nil {
@@ -195,8 +194,8 @@ func (w *sagaRig) start() *program.Daemon {
 	return w.shell.Start(w.config)
 }
 
-// enqueueRun commits the fifth order once the first four have happened: a worker that loses its lease in between
-// would take them up in another order.
+// enqueueRun commits the fifth order when the first four are completed. Otherwise a worker that loses its lease could
+// take up the orders in another order.
 func (w *sagaRig) enqueueRun() {
 	w.T.Helper()
 	for n := range w.orders {
@@ -224,7 +223,7 @@ func (w *sagaRig) undoKey(n int) string {
 	}.IdempotencyKey()
 }
 
-// awaitUndoRequests returns once that many undos were asked for.
+// awaitUndoRequests returns once the provider has received requests for that many undos.
 func (w *sagaRig) awaitUndoRequests(want int) {
 	w.T.Helper()
 	w.AwaitLedger(func(audit dispatchtest.Audit) bool {
@@ -246,15 +245,15 @@ func (w *sagaRig) awaitSagaEnd() {
 	})
 }
 
-// assertWentBack compares the ledger with the run: four orders, each undone
-// once under a key of its own, the last completed first, and nothing else.
+// assertWentBack compares the ledger with the run. There are four orders and nothing else. Each is undone once under
+// its own key, and the order that completed last is undone first.
 func (w *sagaRig) assertWentBack() {
 	w.T.Helper()
 	var orders, undos []string
 	for n := range completedSteps {
 		orders = append(orders, w.orderKey(n))
 	}
-	// All of them were waiting at once: the last completed is the one that the record says so of.
+	// All orders may have been in the queue at once, so the attempts tell which one completed last.
 	for _, id := range harness.Stored[[]int64](w.Rig, `SELECT array_agg(intent_id ORDER BY finished_at DESC, intent_id DESC) FROM outbox.attempt WHERE outcome IN ('completed', 'resolved')
 		AND intent_id IN (SELECT id FROM outbox.intent WHERE compensates IS NULL)`) {
 		undos = append(undos, w.undoKey(slices.Index(w.orders, id)))
@@ -281,7 +280,7 @@ func (w *sagaRig) assertWentBack() {
 	w.AssertNoClaims()
 }
 
-// effects are the keys of the effects at the path, in their order.
+// effects returns the keys of the effects at the path, in their order.
 func (w *sagaRig) effects(path string) (keys []string) {
 	w.T.Helper()
 	file, err := os.Open(w.ledger)
@@ -304,13 +303,12 @@ func (w *sagaRig) effects(path string) (keys []string) {
 // standstill holds a statement before its commit.
 type standstill struct {
 	w      *sagaRig
-	holder *pgx.Conn // nil: nothing stands
+	holder *pgx.Conn // nil if no statement is held
 }
 
 const standstillLock = 4711
 
-// standAt makes the moment's statement stand, for every daemon that comes to it, until
-// the standstill ends.
+// standAt holds the moment's statement in every daemon that reaches it, until end is called.
 func (w *sagaRig) standAt(moment sagaMoment) *standstill {
 	w.T.Helper()
 	if moment.event == "" {
@@ -337,13 +335,13 @@ func (w *sagaRig) standAt(moment sagaMoment) *standstill {
 	return &standstill{w: w, holder: holder}
 }
 
-// await returns once the statement stands.
+// await returns once a statement is held.
 func (s *standstill) await() {
 	s.w.T.Helper()
 	drainertest.Eventually(s.w.T, "the statement stands", func() bool { return len(s.standing()) > 0 })
 }
 
-// standing lists the database's processes that stand.
+// standing returns the ids of the database's processes whose statement is held.
 func (s *standstill) standing() []int {
 	s.w.T.Helper()
 	return harness.Stored[[]int](s.w.Rig, `
@@ -351,8 +349,8 @@ func (s *standstill) standing() []int {
 		WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 }
 
-// end lets the statement go on: to its commit, if the database has received
-// one, or to nothing.
+// end releases the statement. With rolledBack it first ends the connections. Otherwise the transaction commits if the
+// database has received the commit.
 func (s *standstill) end(with fate) {
 	s.w.T.Helper()
 	if s.holder == nil {

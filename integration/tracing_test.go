@@ -31,7 +31,7 @@ const (
 	agentSpan  = "00f067aa0ba902b7"
 )
 
-// tracedProvider is a provider that notes what trace context it was sent.
+// tracedProvider is a provider that records the headers of its requests.
 type tracedProvider struct {
 	t        *testing.T
 	db       *pgxpool.Pool
@@ -58,7 +58,7 @@ func (w *tracedProvider) ServeHTTP(writer http.ResponseWriter, r *http.Request) 
 	w.provider.ServeHTTP(writer, r)
 }
 
-// sent is that header of every request, in their order.
+// sent returns this header of every request, in their order.
 func (w *tracedProvider) sent(header string) (values []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -68,7 +68,7 @@ func (w *tracedProvider) sent(header string) (values []string) {
 	return values
 }
 
-// shell runs the program with these variables and no other of OpenTelemetry's.
+// shell returns the program with these variables and no others of OpenTelemetry.
 func (w *tracedProvider) shell(variables ...string) *program.Program {
 	shell := program.New(w.t, w.url, "BILLING_TOKEN=canary-token")
 	shell.Env = slices.DeleteFunc(shell.Env, func(variable string) bool { return strings.HasPrefix(variable, "OTEL_") })
@@ -76,7 +76,7 @@ func (w *tracedProvider) shell(variables ...string) *program.Program {
 	return shell
 }
 
-// enqueue leaves an intent, with headers as JSON.
+// enqueue commits an intent with these headers, in JSON.
 func (w *tracedProvider) enqueue(step, headers string) {
 	w.t.Helper()
 	drainertest.Exec(w.t, w.db, `SELECT outbox.enqueue('canary-run', $1, 'billing/charge', 'canary-scope', '{"card": "canary-payload"}', NULL, $2::jsonb)`, step, headers)
@@ -86,7 +86,7 @@ func agentHeaders() string {
 	return `{"traceparent": "00-` + agentTrace + "-" + agentSpan + `-01", "tracestate": "vendor=1", "baggage": "tenant=canary-tenant"}`
 }
 
-// The whole way: from the agent's span through the outbox to the provider's.
+// The trace leads from the agent's span through the outbox to the provider.
 func TestEveryAttemptIsInTheAgentsTraceAndGoesOnAtTheProvider(t *testing.T) {
 	t.Parallel()
 	collector := newSpanCollector(t)
@@ -96,7 +96,7 @@ func TestEveryAttemptIsInTheAgentsTraceAndGoesOnAtTheProvider(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_HEADERS=x-token=canary-header", "OTEL_BSP_SCHEDULE_DELAY=50").Start(w.config)
 	daemon.WaitFor(`"status":"completed"`)
 	drainertest.Eventually(t, "the first export, while it drains", func() bool { return len(collector.byPhase("dispatch")) > 0 })
-	// A scraper gets exemplars in Prometheus's own format alone.
+	// Only the OpenMetrics format has exemplars.
 	scrape, err := http.NewRequestWithContext(t.Context(), http.MethodGet, daemon.Base+"/metrics", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestEveryAttemptIsInTheAgentsTraceAndGoesOnAtTheProvider(t *testing.T) {
 	if !strings.Contains(string(metrics), `# {trace_id="`+agentTrace+`"}`) {
 		t.Error("no bucket of the metrics names the trace")
 	}
-	log := daemon.Terminate() // which exports the rest
+	log := daemon.Terminate() // this exports the rest
 
 	waits, dispatches, settles := collector.byPhase("wait"), collector.byPhase("dispatch"), collector.byPhase("settle")
 	if len(waits) != 3 || len(dispatches) != 3 || len(settles) != 3 {
@@ -161,8 +161,7 @@ func TestEveryAttemptIsInTheAgentsTraceAndGoesOnAtTheProvider(t *testing.T) {
 	}
 }
 
-// With the switch off, the agent's own words reach the provider, however wrong,
-// and nothing is logged.
+// Without traces the agent's own headers reach the provider unchanged, even if they are invalid.
 func TestTracesAreOffUnlessTheEnvironmentNamesWhereTheyGo(t *testing.T) {
 	t.Parallel()
 	collector := newSpanCollector(t)
@@ -172,7 +171,7 @@ func TestTracesAreOffUnlessTheEnvironmentNamesWhereTheyGo(t *testing.T) {
 		w.enqueue(traceparent, fmt.Sprintf(`{"TraceParent": %q, "tracestate": %q}`, traceparent, tracestate))
 	}
 	byDefault := make(chan struct{})
-	if listener, err := net.Listen("tcp", "127.0.0.1:4318"); err == nil { // where the exporter would go by itself
+	if listener, err := net.Listen("tcp", "127.0.0.1:4318"); err == nil { // the exporter's default address
 		t.Cleanup(func() { _ = listener.Close() })
 		go func() {
 			if _, err := listener.Accept(); err == nil {
@@ -217,7 +216,7 @@ func TestACollectorThatNeverAnswersDelaysNoIntentAndNoShutdown(t *testing.T) {
 	daemon := w.shell("OTEL_EXPORTER_OTLP_ENDPOINT="+collector, "OTEL_BSP_SCHEDULE_DELAY=1", "OTEL_BSP_MAX_QUEUE_SIZE=4",
 		"OTEL_EXPORTER_OTLP_TIMEOUT=3600000", "OTEL_BSP_EXPORT_TIMEOUT=3600000").Start(w.config)
 	w.enqueue("first", `{}`)
-	<-asked // and from now on no span leaves
+	<-asked // from now on no span is exported
 	const more = 50
 	for i := range more {
 		w.enqueue(fmt.Sprint(i), `{}`)
@@ -229,7 +228,7 @@ func TestACollectorThatNeverAnswersDelaysNoIntentAndNoShutdown(t *testing.T) {
 	if strings.Contains(metrics, `drainer_trace_spans_total{outcome="dropped"} 0`) || !strings.Contains(metrics, `drainer_trace_spans_total{outcome="exported"} 0`) {
 		t.Error("the metrics do not show that spans were dropped and none was exported")
 	}
-	log := daemon.Terminate() // whose flush ends although the collector does not answer
+	log := daemon.Terminate() // its flush ends although the collector does not answer
 	for line, want := range map[string]int{"spans are dropped": 1, "still waiting to be exported": 1} {
 		if got := strings.Count(log, line); got != want {
 			t.Errorf("the log says %d times that %s, want %d", got, line, want)
@@ -294,7 +293,7 @@ func (c *spanCollector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-protobuf")
 }
 
-// byPhase are the spans whose names begin so, the earliest first.
+// byPhase returns the spans of that phase, the earliest first.
 func (c *spanCollector) byPhase(phase string) (spans []*traces.Span) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -307,7 +306,7 @@ func (c *spanCollector) byPhase(phase string) (spans []*traces.Span) {
 	return spans
 }
 
-// attributeOf is an attribute as text, and empty if there is none.
+// attributeOf returns an attribute as text. It is empty if there is none.
 func attributeOf(attributes []*common.KeyValue, key string) string {
 	for _, attribute := range attributes {
 		if attribute.Key != key {

@@ -11,9 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// BenchmarkDrain is the outbox's own cost: the providers do nothing. River,
-// which does the same work for its jobs, is measured as it comes and without
-// two indexes that this work does not need.
+// BenchmarkDrain measures the outbox's own cost: the providers do nothing. River does the same work for its jobs. It
+// is measured with its own schema, and without two indexes that this work does not need.
 func BenchmarkDrain(b *testing.B) {
 	jobs := rows(b, fullRows)
 	for b.Loop() {
@@ -37,13 +36,13 @@ type drained struct {
 	walPerRow float64 // bytes
 }
 
-// drain lets one daemon settle intents of these providers.
+// drain measures how one daemon settles intents of these providers.
 func drain(b testing.TB, jobs int, providers ...provider) drained {
 	b.Helper()
 	return drainOf(b, 1, jobs, providers...)
 }
 
-// drainOf spreads them over that many tenants.
+// drainOf is like drain, but spreads the intents over that many tenants.
 func drainOf(b testing.TB, tenants, jobs int, providers ...provider) drained {
 	b.Helper()
 	outbox := newOutbox(b)
@@ -71,9 +70,8 @@ func workNothing(d *riverDatabase, jobs int) float64 {
 	return d.jobsPerSecond(riverSetup{Jobs: jobs, MaxWorkers: riverWorkers, Connections: riverConnections})
 }
 
-// BenchmarkUnawaited asks what it costs a drain that results can be waited for,
-// while no one waits: against the same outbox without the trigger that would
-// tell waiters.
+// BenchmarkUnawaited measures the cost of the trigger that tells waiters of a result, when there are no waiters. It
+// compares a drain with the trigger to a drain without it.
 func BenchmarkUnawaited(b *testing.B) {
 	jobs := rows(b, fullRows)
 	for b.Loop() {
@@ -102,10 +100,9 @@ func drainUnawaited(b testing.TB, jobs int, tells bool, wal *series) float64 {
 	return result.rate
 }
 
-// BenchmarkHTTP sends each intent to a server on the same machine, as many at
-// once as a client that does nothing else, which is the most that any dispatcher
-// could reach. River is faster with more workers than there are connections, so it
-// is measured with those as well.
+// BenchmarkHTTP sends each intent to a server on the same machine. A client that does nothing else has as many
+// requests in flight, and its rate is the most that a dispatcher could reach. River is faster with more workers than
+// connections, so it is measured with those as well.
 func BenchmarkHTTP(b *testing.B) {
 	jobs := rows(b, fullRows/4)
 	provider := startProvider(b, plain)
@@ -127,8 +124,7 @@ func BenchmarkHTTP(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkHTTPS is the same over TLS, as users' providers are reached, by
-// HTTP/1.1 and by HTTP/2.
+// BenchmarkHTTPS measures the same over TLS, with HTTP/1.1 and with HTTP/2. Users reach their providers over TLS.
 func BenchmarkHTTPS(b *testing.B) {
 	jobs := rows(b, fullRows/4)
 	one, two := startProvider(b, tlsHTTP1), startProvider(b, tlsHTTP2)
@@ -149,7 +145,7 @@ func BenchmarkHTTPS(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// callBarely is a plain client with as many requests in flight.
+// callBarely returns the rate of a plain client with inFlight requests in flight.
 func callBarely(b testing.TB, provider endpoint, requests int) float64 {
 	b.Helper()
 	client := newClient()
@@ -184,8 +180,8 @@ func callFromJobs(d *riverDatabase, provider endpoint, jobs, workers int) float6
 // lanes is how many providers share one daemon and its commits.
 const lanes = 50
 
-// BenchmarkLanes splits the same work among many providers that take 32 at a
-// time: without idempotency, a lane holds no more than it can send at once.
+// BenchmarkLanes splits the same work among many providers with a concurrency of 32. Their tools are not idempotent,
+// so a lane claims no more intents than it can send at once.
 func BenchmarkLanes(b *testing.B) {
 	jobs := rows(b, fullRows)
 	small := noops(lanes)
@@ -204,8 +200,7 @@ func BenchmarkLanes(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkHangingLane looks at what all others drain while one provider
-// answers nothing.
+// BenchmarkHangingLane measures how fast all other lanes drain while one provider does not answer.
 func BenchmarkHangingLane(b *testing.B) {
 	jobs := rows(b, fullRows/2)
 	for b.Loop() {
@@ -228,8 +223,7 @@ func noops(n int) []provider {
 	return providers
 }
 
-// drainBeside is the rate of all lanes but one, which has work that hangs, or
-// nothing to do.
+// drainBeside returns the rate of all lanes but one. That lane has work that hangs, or no work.
 func drainBeside(b testing.TB, jobs int, hangs bool) float64 {
 	b.Helper()
 	outbox := newOutbox(b)
@@ -247,11 +241,11 @@ func drainBeside(b testing.TB, jobs int, hangs bool) float64 {
 	return outbox.attemptsPerSecond(since)
 }
 
-// replicaRounds are many: from one to the next the ratio differs by a tenth.
+// There are more rounds than usual, because the ratio differs by a tenth from round to round.
 const replicaRounds = 21
 
-// BenchmarkReplicas drains one queue with several daemons. On a machine that
-// one of them keeps busy, more can only get in each other's way.
+// BenchmarkReplicas drains one queue with several daemons. If one daemon keeps the whole machine busy, more daemons
+// can only slow each other down.
 func BenchmarkReplicas(b *testing.B) {
 	jobs := rows(b, fullRows)
 	for b.Loop() {
@@ -286,8 +280,7 @@ func drainTogether(b testing.TB, jobs, replicas int) float64 {
 	return outbox.attemptsPerSecond(since)
 }
 
-// BenchmarkRetries throttles a share of the intents once, and each of them
-// comes back for a second attempt.
+// BenchmarkRetries throttles a share of the intents once. Each of them gets a second attempt.
 func BenchmarkRetries(b *testing.B) {
 	jobs := rows(b, fullRows)
 	for b.Loop() {
@@ -313,9 +306,8 @@ func BenchmarkRetries(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkPinnedSnapshot drains beside a transaction that a client left open:
-// vacuum can remove nothing of what was claimed, and every claim meets more
-// that is dead.
+// BenchmarkPinnedSnapshot drains while a client leaves a transaction open. Vacuum then cannot remove the claimed
+// rows, and every claim meets more dead rows.
 func BenchmarkPinnedSnapshot(b *testing.B) {
 	jobs := rows(b, 300_000)
 	for b.Loop() {
@@ -325,7 +317,7 @@ func BenchmarkPinnedSnapshot(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// drainPinned compares the rate of the last tenth with that of the first.
+// drainPinned returns the rate of the last tenth divided by the rate of the first tenth.
 func drainPinned(b *testing.B, jobs int) float64 {
 	b.Helper()
 	outbox := newOutbox(b)
@@ -342,7 +334,7 @@ func drainPinned(b *testing.B, jobs int) float64 {
 	daemon := startDaemon(b, outbox.url, noop("sim"))
 	awaitCompleted(jobs, daemon)
 	daemon.end()
-	if err := snapshot.Rollback(b.Context()); err != nil { // the database is to be dropped
+	if err := snapshot.Rollback(b.Context()); err != nil { // otherwise drop would wait for the connection
 		b.Fatal(err)
 	}
 	return read[float64](outbox.database, `

@@ -27,10 +27,10 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/builtin"
 )
 
-// profileVariable names a folder that gets a CPU profile of every daemon.
+// profileVariable names the variable with a folder for a CPU profile of every daemon.
 const profileVariable = "BENCH_PROFILE"
 
-// drainerMain is the program, with an adapter more.
+// drainerMain runs the program with one more adapter.
 func drainerMain() int {
 	if folder := os.Getenv(profileVariable); folder != "" {
 		profile, err := os.CreateTemp(folder, "drainer-*.pprof")
@@ -51,8 +51,7 @@ type daemon struct {
 	metrics string
 }
 
-// startDaemon starts a daemon that gives its attempts in flight one second when
-// it is stopped.
+// startDaemon starts a daemon. When it is stopped, it gives its attempts in flight one second.
 func startDaemon(b testing.TB, databaseURL string, providers ...provider) *daemon {
 	b.Helper()
 	text := "version: 1\nserver: {listen: \"127.0.0.1:0\"}\nworker: {shutdown_timeout: 1s}\nproviders:\n"
@@ -67,15 +66,15 @@ func startDaemon(b testing.TB, databaseURL string, providers ...provider) *daemo
 	return &daemon{process: p, metrics: "http://" + p.awaitLog(`"address":"([^"]+)"`) + "/metrics"}
 }
 
-// provider is one that a daemon is configured for, with the tool "act".
+// provider is a provider in the daemon's configuration. It has the tool "act".
 type provider struct {
 	name        string
 	adapter     string
 	settings    string // the adapter's block
 	tool        string // the tool's block of the adapter
 	concurrency int
-	promise     string // the tool's class, with what belongs to it
-	authority   string // vouches for it, in PEM; "" for the machine's own
+	promise     string // the tool's class and the class's settings
+	authority   string // the certificate authority of the provider, in PEM; "" for the authorities of the machine
 	undoneBy    string // the tool that undoes it; empty for none
 }
 
@@ -100,12 +99,12 @@ func (p provider) act() string { return p.name + "/act" }
 
 const keyIdempotent = "class: key_idempotent, ttl: 24h, scope: account"
 
-// noop is a provider without a cost of its own.
+// noop returns a provider without a cost of its own.
 func noop(name string) provider {
 	return provider{name: name, adapter: "noop", concurrency: inFlight, promise: keyIdempotent}
 }
 
-// served is the provider at the endpoint.
+// served returns the provider at the endpoint.
 func served(name string, at endpoint) provider {
 	return provider{
 		authority: at.authority,
@@ -116,10 +115,10 @@ func served(name string, at endpoint) provider {
 
 var settledSeries = regexp.MustCompile(`(?m)^drainer_settled_total\{provider="[^"]+",status="completed"\} (\S+)$`)
 
-// plainly asks for no compression: looking must not cost what is looked at.
+// plainly asks for no compression, because compressing the metrics would slow down the daemon.
 var plainly = &http.Client{Transport: &http.Transport{DisableCompression: true}}
 
-// completed is how many intents the daemon has completed, of all providers.
+// completed returns how many intents of all providers the daemon has completed.
 func (d *daemon) completed() int {
 	d.b.Helper()
 	response, err := plainly.Get(d.metrics)
@@ -142,7 +141,7 @@ func (d *daemon) completed() int {
 	return int(total)
 }
 
-// awaitCompleted returns once the daemons have completed that many.
+// awaitCompleted returns once the daemons have completed that many intents together.
 func awaitCompleted(rows int, daemons ...*daemon) {
 	daemons[0].b.Helper()
 	daemons[0].await(fmt.Sprintf("completed %d intents", rows), func() bool {
@@ -154,7 +153,7 @@ func awaitCompleted(rows int, daemons ...*daemon) {
 	})
 }
 
-// payload is an order of about 500 bytes of JSON, as an expression over n.
+// payload is an SQL expression over n for an order of about 500 bytes of JSON.
 const payload = `jsonb_build_object(
   'order', 'order-' || n, 'amount', n, 'currency', 'eur', 'capture', true, 'customer', 'customer-' || n % 5000,
   'items', jsonb_build_array(jsonb_build_object('sku', 'sku-' || n % 700, 'quantity', 1 + n % 3),
@@ -169,16 +168,15 @@ var payloadText = `{"order": "order-1", "amount": 1, "currency": "eur", "capture
 // outbox is a database with the drainer's schema.
 type outbox struct{ *database }
 
-// enqueue spreads that many due intents over the providers. It fills the tables as
-// the triggers would, in a tenth of the time. Their pages are written for the
-// first time since a checkpoint, so what comes next logs no images of whole
+// enqueue spreads that many due intents over the providers. It fills the tables as the triggers would, in a tenth of
+// the time. Their pages are written for the first time since a checkpoint, so the drain logs no images of whole
 // pages.
 func (o *outbox) enqueue(rows int, providers ...provider) {
 	o.b.Helper()
 	o.enqueueOf(1, rows, providers...)
 }
 
-// enqueueOf spreads them over that many tenants as well, from the first that is listed on.
+// enqueueOf also spreads them over that many tenants. Their numbers start at the first listed tenant.
 func (o *outbox) enqueueOf(tenants, rows int, providers ...provider) {
 	o.b.Helper()
 	var tools []string
@@ -204,7 +202,7 @@ func (o *outbox) enqueueOf(tenants, rows int, providers ...provider) {
 	})
 }
 
-// direct writes tables without their triggers, in one transaction.
+// direct writes to tables without their triggers, in one transaction.
 func (o *outbox) direct(write func(pgx.Tx) error) {
 	o.b.Helper()
 	err := pgx.BeginFunc(o.b.Context(), o, func(tx pgx.Tx) error {
@@ -218,13 +216,13 @@ func (o *outbox) direct(write func(pgx.Tx) error) {
 	}
 }
 
-// now is the time by the database's clock.
+// now returns the time of the database's clock.
 func (o *outbox) now() time.Time {
 	return read[time.Time](o.database, `SELECT clock_timestamp()`)
 }
 
-// attemptsPerSecond is from the first start to the last end, of the attempts
-// that have ended since then.
+// attemptsPerSecond returns the rate of the attempts that have ended since then, from their first start to their last
+// end.
 func (o *outbox) attemptsPerSecond(since time.Time) float64 {
 	o.b.Helper()
 	return read[float64](o.database, `
@@ -235,12 +233,11 @@ func (o *outbox) attemptsPerSecond(since time.Time) float64 {
 // noopSettings is the provider's `noop` block.
 type noopSettings struct {
 	ThrottledPercent int  `yaml:"throttled_percent,omitempty"` // of the intents, on their first attempt
-	Hangs            bool `yaml:"hangs,omitempty"`             // until the attempt's time is over
-	Refuses          bool `yaml:"refuses,omitempty"`           // for good
+	Hangs            bool `yaml:"hangs,omitempty"`             // until the attempt's timeout
+	Refuses          bool `yaml:"refuses,omitempty"`           // every intent, permanently
 }
 
-// noopKind registers a provider that costs nothing: what is left is the
-// outbox's own cost.
+// noopKind registers an adapter whose provider costs nothing. Only the outbox's own cost remains.
 func noopKind() dispatch.Kind {
 	return dispatch.Kind{
 		Name: "noop",
@@ -276,7 +273,7 @@ func (n *noopAdapter) throttles(key string) bool {
 	return err == nil && int(digest%100) < n.settings.ThrottledPercent
 }
 
-// wire is how a provider is spoken to.
+// wire is the protocol of a provider.
 type wire string
 
 const (
@@ -309,13 +306,13 @@ func providerMain() int {
 	select {}
 }
 
-// endpoint is where a provider is.
+// endpoint is the address of a provider.
 type endpoint struct {
 	url       string
-	authority string // what vouches for it, in PEM; "" without TLS
+	authority string // its certificate authority, in PEM; "" without TLS
 }
 
-// startProvider starts one in a process of its own.
+// startProvider starts a provider in its own process.
 func startProvider(b testing.TB, over wire) endpoint {
 	b.Helper()
 	p := spawn(b, "provider", over)
@@ -326,7 +323,7 @@ func startProvider(b testing.TB, over wire) endpoint {
 	return endpoint{url: p.awaitLog(`serving at (\S+),`), authority: authority}
 }
 
-// trust is nil without TLS.
+// trust returns the TLS configuration that trusts the endpoint. It is nil without TLS.
 func (e endpoint) trust() *tls.Config {
 	if e.authority == "" {
 		return nil
@@ -336,10 +333,10 @@ func (e endpoint) trust() *tls.Config {
 	return &tls.Config{RootCAs: roots}
 }
 
-// inFlight is how many requests are under way at once.
+// inFlight is the number of requests that are in flight at once.
 const inFlight = 64
 
-// newClient keeps a connection for each of them.
+// newClient returns a client that keeps a connection for each request in flight.
 func newClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: inFlight, MaxConnsPerHost: inFlight, ForceAttemptHTTP2: true}}
 }

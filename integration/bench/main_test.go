@@ -1,5 +1,5 @@
-// Package bench_test measures the drainer as it runs: the program in a process
-// of its own, with its metrics, its log and a durable Postgres.
+// Package bench_test measures the drainer as it is deployed: the program in its own process, with its metrics, its
+// log and a durable Postgres.
 //
 // Most goals are ratios. The two contenders take turns on the same machine, each round has its ratio, and the median
 // of the ratios counts. It is reported with its interval. The median rates are reported too, but they depend on the
@@ -66,8 +66,8 @@ func TestMain(m *testing.M) {
 // serverVariable names the variable with the URL of your own server to measure on.
 const serverVariable = "BENCH_DATABASE_URL"
 
-// settings are the settings of the server for all contenders: durable, with room for the measured data, and no
-// checkpoint that one contender would pay for by chance.
+// settings are the server's settings for all contenders. The server is durable, has room for the measured data, and
+// starts no checkpoint of its own during a round, because a checkpoint would slow down one contender by chance.
 var settings = map[string]string{
 	"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on",
 	"shared_buffers": "2GB", "max_wal_size": "32GB", "checkpoint_timeout": "1h",
@@ -189,8 +189,8 @@ const setupVariable = "BENCH_SETUP"
 // patience bounds every wait. It is far longer than a slow machine needs.
 const patience = 20 * time.Minute
 
-// process is a process of this binary in another role. Its output goes to a file, as a collector of logs would
-// write it.
+// process is a process of this binary in another role. Its output goes to a file, as in production a log collector
+// writes it.
 type process struct {
 	b     testing.TB
 	role  string
@@ -198,7 +198,7 @@ type process struct {
 	log   string
 }
 
-// spawn starts a process that runs until end, or until the end of the benchmark.
+// spawn starts a process that runs until end is called, or until the benchmark ends.
 func spawn(b testing.TB, role string, setup any, arguments ...string) *process {
 	b.Helper()
 	encoded, err := json.Marshal(setup)
@@ -278,7 +278,7 @@ func (p *process) end() {
 	if err := p.child.Failure(); err != nil {
 		p.b.Errorf("the %s ended badly: %v\n%s", p.role, err, p.lastWords())
 	}
-	_ = os.Remove(p.log) // hundreds of megabytes, in the way of the next round
+	_ = os.Remove(p.log) // the log has hundreds of megabytes, which would burden the next round
 }
 
 func (p *process) kill() {
@@ -295,7 +295,7 @@ func complain(role string, err error) int {
 // residence is the resident memory of a process, in megabytes.
 type residence struct {
 	own         float64 // of the process alone
-	withProgram float64 // and of the program's file, whose pages the kernel takes back as it likes
+	withProgram float64 // with the pages of the program's file, which the kernel can take back at any time
 }
 
 // memory returns the present memory of the process. It is zero without /proc.
@@ -335,9 +335,8 @@ func race(rounds int, contenders ...func() float64) []series {
 
 func (s series) median() float64 { return quantile(s, 0.5) }
 
-// times returns the ratio of each round's figure to the other contender's figure in that round. A machine that
-// others share changes its speed from second to second, but the contenders of one round met nearly the same
-// machine.
+// times returns the ratio of each round's figure to the other contender's figure in that round. A shared machine
+// changes its speed from second to second, but the contenders of one round run on it at nearly the same time.
 func (s series) times(other series) series {
 	ratios := make(series, len(s))
 	for round := range s {
@@ -347,9 +346,9 @@ func (s series) times(other series) series {
 }
 
 // interval returns bounds between which the true median lies with a probability of at least 95 %, for any
-// distribution of the figures. Each figure lies above or below the median with even chances. So each bound is a
-// sample beyond which there are so few others as fewer than 2.5 % of fair throws of coins would leave. With fewer
-// than six samples there is no interval.
+// distribution of the figures. Each figure lies above or below the median with equal chances, like a coin toss. So
+// each bound is a figure with so few figures beyond it that coin tosses give so few in less than 2.5 % of the cases.
+// With fewer than six figures there is no interval.
 func (s series) interval() (from, to float64, known bool) {
 	beyond, throws, left := -1, 1.0, 0.0
 	for total := math.Exp2(float64(len(s))); (left+throws)/total <= 0.025; beyond++ {
@@ -386,7 +385,7 @@ func reportRatio(b *testing.B, unit string, ratios series) {
 	}
 }
 
-// quantile returns the sample below which that share of the samples lies.
+// quantile returns the sample that is larger than that share of the samples.
 func quantile(samples []float64, share float64) float64 {
 	sorted := slices.Sorted(slices.Values(samples))
 	return sorted[min(len(sorted)-1, int(share*float64(len(sorted))))]

@@ -25,9 +25,9 @@ const (
 	notification  = `(?s)IF EXISTS \(SELECT FROM outbox\.provider.*?END IF;`
 )
 
-// BenchmarkProducers asks what notifying costs those who enqueue while a daemon
-// drains: against the same trigger, which notifies no daemon. They wake an idle lane in
-// each round.
+// BenchmarkProducers measures how much the notification slows down producers while a daemon drains. The other
+// contender is the same trigger without the notification, which wakes no daemon. In each round the producers start
+// with an idle lane.
 func BenchmarkProducers(b *testing.B) {
 	for b.Loop() {
 		rates := race(besideRounds,
@@ -56,7 +56,7 @@ func produceBesideDaemon(b testing.TB, notifies bool) float64 {
 	return rate
 }
 
-// silenced takes the notification out of the trigger.
+// silenced removes the notification from the trigger.
 func silenced(b testing.TB, trigger string) string {
 	b.Helper()
 	silent := regexp.MustCompile(notification).ReplaceAllString(trigger, "")
@@ -66,8 +66,8 @@ func silenced(b testing.TB, trigger string) string {
 	return silent
 }
 
-// BenchmarkEnqueue asks what the function costs, which looks after duplicates
-// that race, against a plain INSERT.
+// BenchmarkEnqueue measures the cost of outbox.enqueue against a plain INSERT. The function handles duplicates that
+// are enqueued at the same time.
 func BenchmarkEnqueue(b *testing.B) {
 	for b.Loop() {
 		outbox := newOutbox(b)
@@ -85,7 +85,7 @@ func BenchmarkEnqueue(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// crew are producers at work, each on a connection of its own.
+// crew is a set of producers at work. Each has its own connection.
 type crew struct {
 	statement atomic.Pointer[string]
 	committed atomic.Int64
@@ -93,7 +93,7 @@ type crew struct {
 	working   sync.WaitGroup
 }
 
-// produce commits intents, one a transaction, until the crew is to rest.
+// produce starts producers that commit one intent per transaction, until rest is called.
 func (o *outbox) produce(statement string) *crew {
 	o.b.Helper()
 	crew := &crew{}
@@ -129,7 +129,7 @@ func (c *crew) work(ctx context.Context, conn *pgx.Conn, run string) error {
 
 func (c *crew) turnTo(statement string) { c.statement.Store(&statement) }
 
-// rate is how many transactions a second they commit together from now on.
+// rate returns how many transactions per second the producers commit together from now on.
 func (c *crew) rate(during time.Duration) float64 {
 	started, before := time.Now(), c.committed.Load()
 	time.Sleep(during)
@@ -141,11 +141,10 @@ func (c *crew) rest() {
 	c.working.Wait()
 }
 
-// BenchmarkPickUp looks how long it takes from the call of enqueue to the start of
-// the attempt: enqueued, notified, claimed and handed to a dispatcher. The lane
-// waits each time. One agent enqueues an intent every 20 ms, and in between the
-// machine goes to sleep; then another one does so in turn, as soon as it learns that
-// its last one has ended, and so on.
+// BenchmarkPickUp measures the time from the call of enqueue to the start of the attempt. In this time the intent is
+// enqueued, notified, claimed and handed to a dispatcher. The lane is idle before each intent. There are two
+// patterns, which alternate. In one, an intent comes every 20 ms, and in between the machine goes to sleep. In the
+// other, an intent comes as soon as the attempt of the one before it has ended.
 func BenchmarkPickUp(b *testing.B) {
 	const times, samples, pace = 10, 100, 20 * time.Millisecond
 	for b.Loop() {
@@ -169,7 +168,7 @@ func BenchmarkPickUp(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// ended waits until an intent has had its attempt.
+// ended returns a function that waits until an intent has had its attempt.
 func (o *outbox) ended() (wait func(intent int64)) {
 	o.b.Helper()
 	o.exec(`CREATE FUNCTION notify_end() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_notify('ended', NEW.intent_id::text); RETURN NULL; END $$`)
@@ -195,7 +194,7 @@ func (o *outbox) ended() (wait func(intent int64)) {
 	}
 }
 
-// pickUps enqueues one intent at a time, and returns how long each waited.
+// pickUps enqueues one intent at a time, and returns how long each intent waited.
 func (o *outbox) pickUps(daemon *daemon, samples int, next func(intent int64)) (took []float64) {
 	o.b.Helper()
 	called := map[int64]time.Time{}
@@ -210,8 +209,7 @@ func (o *outbox) pickUps(daemon *daemon, samples int, next func(intent int64)) (
 	return o.waits(called)
 }
 
-// waits takes the clocks of this process and of the database for one: they are
-// on one machine.
+// waits compares the clock of this process with that of the database. This is correct only on one machine.
 func (o *outbox) waits(called map[int64]time.Time) (took []float64) {
 	o.b.Helper()
 	rows, err := o.Query(o.b.Context(), `SELECT intent_id, started_at FROM outbox.attempt WHERE attempt = 1`)

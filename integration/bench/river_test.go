@@ -19,24 +19,23 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// What made River fastest here.
+// River was fastest here with these settings.
 const (
 	riverWorkers     = 1000
-	riverMoreWorkers = 256 // over HTTP: they share the connections to the provider
+	riverMoreWorkers = 256 // over HTTP, where the workers share the connections to the provider
 	riverConnections = 10
 )
 
 // riverSetup is the setup of a River process.
 type riverSetup struct {
 	DatabaseURL string
-	Jobs        int    // after so many it says that it is done
-	ProviderURL string // empty: the jobs do nothing
+	Jobs        int    // the process prints a line after this many jobs
+	ProviderURL string // if empty, the jobs do nothing
 	MaxWorkers  int
 	Connections int
 }
 
-// riverMain works jobs as fast as River can: the settings were
-// found by trying, and are described in docs/benchmarks.md.
+// riverMain works jobs as fast as River can. The settings were found by trying. docs/benchmarks.md describes them.
 func riverMain() int {
 	setup, err := setupOf[riverSetup]()
 	if err != nil {
@@ -118,7 +117,7 @@ func (w *jobWorker) Work(ctx context.Context, job *river.Job[jobArgs]) error {
 
 const allWorked = "all jobs worked"
 
-// riverDatabase has River's schema and nothing else.
+// riverDatabase has only River's schema.
 type riverDatabase struct{ *database }
 
 func newRiverDatabase(b testing.TB) *riverDatabase {
@@ -134,7 +133,7 @@ func newRiverDatabase(b testing.TB) *riverDatabase {
 	return &riverDatabase{d}
 }
 
-// withoutGIN drops two indexes that working jobs has no use for.
+// withoutGIN drops two indexes that are not used for working jobs.
 func (d *riverDatabase) withoutGIN() *riverDatabase {
 	d.exec(`DROP INDEX river_job_args_index, river_job_metadata_index`)
 	return d
@@ -146,8 +145,7 @@ func (d *riverDatabase) insert(jobs int) {
 	d.exec(`INSERT INTO river_job (kind, args, max_attempts) SELECT 'act', `+payload+`, 25 FROM generate_series(1, $1::int) n`, jobs)
 }
 
-// jobsPerSecond works all jobs and counts from the first one's start to the
-// last one's end.
+// jobsPerSecond works all jobs. It returns their rate from the start of the first job to the end of the last job.
 func (d *riverDatabase) jobsPerSecond(setup riverSetup) float64 {
 	d.b.Helper()
 	setup.DatabaseURL = d.url
@@ -161,8 +159,7 @@ func (d *riverDatabase) jobsPerSecond(setup riverSetup) float64 {
 		SELECT count(*) / extract(epoch FROM max(finalized_at) - min(attempted_at))::float8 FROM river_job`)
 }
 
-// call is one request of a plain client: it reads the answer and looks at
-// nothing but its status.
+// call sends one request as a plain client does. It reads the whole answer, but checks only its status.
 func call(ctx context.Context, client *http.Client, url string, body []byte) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/act", bytes.NewReader(body))
 	if err != nil {

@@ -9,12 +9,11 @@ import (
 const (
 	failingRuns = 10_000
 	stepsOfRun  = 3
-	waitingRuns = 3_000 // with a step that only a human can resolve
+	waitingRuns = 3_000 // each has a step that only a human can resolve
 )
 
-// BenchmarkRollback fails the last step of many runs at once, and takes back
-// the steps before it. The ratio is to a plain drain of as many intents as
-// there are undos. Only the time of the rollback includes the refusals.
+// BenchmarkRollback fails the last step of many runs at once. The daemon then undoes the steps before it. The ratio
+// is to a plain drain of as many intents as there are undos. Only the time of the rollback includes the refusals.
 func BenchmarkRollback(b *testing.B) {
 	runs := rows(b, failingRuns)
 	for b.Loop() {
@@ -74,7 +73,7 @@ func rollBack(b testing.TB, runs, waiting int) rolledBack {
 	}
 }
 
-// enqueueLast has runs whose steps are completed but for one, which is due.
+// enqueueLast writes runs whose steps are completed, except for the last step, which is due.
 func (o *outbox) enqueueLast(runs int, doer, refuser provider) {
 	o.b.Helper()
 	o.exec(`CHECKPOINT`)
@@ -99,8 +98,7 @@ func (o *outbox) enqueueLast(runs int, doer, refuser provider) {
 	})
 }
 
-// awaitHumans has sagas that wait: each has a step that only a human can
-// resolve.
+// awaitHumans writes sagas that wait. Each has a step that only a human can resolve.
 func (o *outbox) awaitHumans(runs int, doer provider) {
 	o.b.Helper()
 	o.direct(func(tx pgx.Tx) error {
@@ -114,7 +112,7 @@ func (o *outbox) awaitHumans(runs int, doer provider) {
 			SELECT id, 1, 'w', created_at, created_at, 'ambiguous', 'unknown' FROM outbox.intent WHERE agent_run_id LIKE 'human-%'`); err != nil {
 			return err
 		}
-		// For its first minute a saga also looks by the clock; these are older.
+		// For its first minute a saga is also checked by the clock, so these sagas are older.
 		_, err := tx.Exec(o.b.Context(), `
 			INSERT INTO outbox.saga (agent_run_id, cause, begun_at)
 			SELECT agent_run_id, id, now() - interval '1 hour' FROM outbox.intent WHERE agent_run_id LIKE 'human-%'`)

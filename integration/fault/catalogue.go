@@ -12,7 +12,7 @@ type Case struct {
 	Number  int
 	Fault   string
 	Checked string   // the property that must hold, and how it is checked
-	Open    bool     // the program does not survive the fault alone, although its tests pass
+	Open    bool     // the program does not survive the fault by itself, although its tests pass
 	Tests   []string // the tests that inject it: folder and name, "integration/faults TestX"
 }
 
@@ -28,8 +28,8 @@ func find(number int) (Case, bool) {
 // Attribute is the name of the attribute that holds a test's report.
 const Attribute = "fault"
 
-// Injected reports how often a test injected the case. It fails the test if that is never, because the test then
-// proves nothing. Call it before the checks, so that a case whose check fails counts as injected.
+// Injected reports how often a test injected the case. It fails the test if times is not positive, because the test
+// then proves nothing. Call it before the checks, so that a case whose check fails counts as injected.
 func Injected(t testing.TB, number, times int) {
 	t.Helper()
 	if _, listed := find(number); !listed {

@@ -14,14 +14,14 @@ import (
 	"github.com/agentoutbox/drainer/integration/harness"
 )
 
-// The provider remembers a key for 24 h, by a clock that is right. It had its
-// effect, and the worker died before it knew of it.
+// The provider remembers a key for 24 h, by a clock that is right. The effect happened, and the worker died before it
+// recorded this.
 func TestNoKeyIsUsedLateThoughTheDatabasesClockJumps(t *testing.T) {
 	t.Parallel()
 	clock := cluster.NewClock(t)
 	server := cluster.Start(t, clock.Of())
 	rig := harness.At(t, server.URL, nil)
-	var passed atomic.Int64 // in truth, since the first send
+	var passed atomic.Int64 // real time since the first request
 	rig.Provider.KeyTTL = 24 * time.Hour
 	rig.Provider.Now = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
 	for _, c := range []struct {
@@ -29,9 +29,9 @@ func TestNoKeyIsUsedLateThoughTheDatabasesClockJumps(t *testing.T) {
 		wants         string
 	}{
 		{passed: 11 * time.Hour, shown: 11 * time.Hour, wants: "completed"},
-		{passed: 22 * time.Hour, shown: 11 * time.Hour, wants: "completed"}, // back by almost half of the key's life
-		{passed: 25 * time.Hour, shown: 14 * time.Hour, wants: "unknown"},   // as much, and it is forgotten
-		{passed: 0, shown: 13 * time.Hour, wants: "unknown"},                // forward: unknown, and said to be
+		{passed: 22 * time.Hour, shown: 11 * time.Hour, wants: "completed"}, // the database's clock is 11 h behind, almost half of the key's life
+		{passed: 25 * time.Hour, shown: 14 * time.Hour, wants: "unknown"},   // as much behind, and the provider has forgotten the key
+		{passed: 0, shown: 13 * time.Hour, wants: "unknown"},                // ahead: the status is unknown, although the provider still has the key
 	} {
 		clock.SetOff(0)
 		passed.Store(0)
@@ -74,8 +74,8 @@ func TestAClockThatJumpsUnderLoadLosesAndDoublesNothing(t *testing.T) {
 	rig.CheckClaimed()
 }
 
-// Keys live so short, and what is planned lies so near, that a daemon that compared
-// the two clocks would take one for dead and the other for due.
+// The key's life and the time until the planned intent are short. A daemon that compared its own clock with the
+// database's clock would take the key for forgotten or the intent for due.
 func TestWorkersAnHourOffTheDatabaseMoveNothing(t *testing.T) {
 	t.Parallel()
 	for name, off := range map[string]time.Duration{"behind it": time.Hour, "ahead of it": -time.Hour} {
@@ -109,8 +109,7 @@ func TestWorkersAnHourOffTheDatabaseMoveNothing(t *testing.T) {
 	}
 }
 
-// A few seconds later an hour is skipped, or comes twice; of two daemons one
-// counts in UTC.
+// A few seconds after the start an hour is skipped, or comes twice. One of the two daemons uses UTC.
 func TestDaylightSavingMovesNoInstant(t *testing.T) {
 	t.Parallel()
 	for season, change := range map[string]time.Time{

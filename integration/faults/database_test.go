@@ -25,7 +25,7 @@ import (
 // everyClass has a tool of each class, and one whose run can be rolled back.
 var everyClass = []string{harness.Keyed, harness.Set, harness.Once, harness.Asked, harness.Order}
 
-// Agents and daemons are at work each time.
+// Agents and daemons work during each crash.
 func TestACrashOfPostgresLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -80,8 +80,8 @@ func killABackend(t *testing.T, server *throwaway.Server) {
 	})
 }
 
-// The daemon gets no answer to some of its commits, and every fifth agent not of
-// its own. Half of those repeat themselves.
+// The daemon gets no reply to some of its commits, and every fifth agent gets no reply to its own. Half of these
+// agents enqueue again.
 func TestALostReplyOfACommitIsNeitherForgottenNorRepeated(t *testing.T) {
 	t.Parallel()
 	const intents, claims, others = 200, 5, 5
@@ -124,8 +124,8 @@ func TestALostReplyOfACommitIsNeitherForgottenNorRepeated(t *testing.T) {
 	}
 }
 
-// The standby that takes over does not know that anything was sent, and of some
-// intents nothing at all. Agents repeat what is gone, and an operator accepts the loss.
+// promotedBehind promotes a standby that has no record of any request, and lacks some intents. Agents enqueue the
+// lost intents again, and an operator accepts the loss.
 var promotedBehind = scenario{number: 18, on: func(t *testing.T) (*harness.Rig, func() int) {
 	primary := cluster.Start(t)
 	standby := cluster.Standby(t, primary)
@@ -138,7 +138,7 @@ var promotedBehind = scenario{number: 18, on: func(t *testing.T) (*harness.Rig, 
 		for _, tool := range everyClass {
 			rig.Enqueue(tool, forgottenEach)
 		}
-		// What cannot be asked for waits for a quarter of an hour since it was committed.
+		// A row in doubt without a lookup waits for 15 minutes after its commit.
 		cluster.Exec(t, primary, `SET session_replication_role = replica; UPDATE outbox.intent SET created_at = created_at - interval '20 minutes'`)
 		cluster.AwaitCaughtUp(t, primary, standby)
 		cluster.Kill(t, standby)
@@ -222,8 +222,8 @@ func TestWhatAPromotedStandbyForgotIsNotDoneTwice(t *testing.T) {
 	scenario.holds(t)
 }
 
-// A proxy or a name leads to a server that only reads, and later to the one that
-// writes: what was connected in between must not stay where it is.
+// A proxy or a DNS name leads to a server that only reads, and later to the one that writes. A connection that was
+// made in between must not stay at the first server.
 func TestADaemonLeavesAServerThatOnlyReads(t *testing.T) {
 	t.Parallel()
 	primary := cluster.Start(t)
@@ -252,14 +252,13 @@ func TestADaemonLeavesAServerThatOnlyReads(t *testing.T) {
 
 const blocked = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
 
-// Another session has written the attempt that the daemon is about to write, and then
-// wants the claim that it has locked. Postgres ends the daemon's turn, as the
-// other session asks it to be patient.
+// Another session has written the attempt that the daemon is about to write, and then wants the claim that the daemon
+// has locked. Postgres ends the daemon's transaction, because the other session has a longer deadlock_timeout.
 func TestATurnThatDeadlocksIsRepeated(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, dispatchtest.Script(dispatchtest.HangAfter))
 	rig.Reconfigure(patient)
-	daemon := rig.Start("PGOPTIONS=-c deadlock_timeout=5s") // it looks once, and that must not be before there is one
+	daemon := rig.Start("PGOPTIONS=-c deadlock_timeout=5s") // Postgres looks for a deadlock only once, so the deadlock must exist by then
 	rig.Enqueue(harness.Keyed, 1)
 	rig.AwaitEffects(1)
 	other := begin(t, rig, `SET LOCAL deadlock_timeout = '10min'`)
@@ -284,7 +283,7 @@ func TestATurnThatDeadlocksIsRepeated(t *testing.T) {
 	})
 	fault.Injected(t, 25, deadlocks)
 	rig.Check()
-	if log := daemon.Terminate(); strings.Count(log, "batch failed") < deadlocks { // each lane of the turn says so
+	if log := daemon.Terminate(); strings.Count(log, "batch failed") < deadlocks { // each lane of the batch logs it
 		t.Errorf("%d deadlocks, and the daemon says:\n%s", deadlocks, log)
 	}
 }
@@ -325,8 +324,8 @@ func TestTurnsAndSagasThatFailToSerializeAreRepeated(t *testing.T) {
 	}
 }
 
-// A claim is changed while a turn waits for it. In a transaction as strict as
-// the role's default asks for, the turn would fail each time.
+// Another session changes a claim while a batch waits for it. With the role's default isolation, serializable, the
+// batch would fail each time.
 func TestARolesStricterIsolationFailsNothing(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, dispatchtest.Script(dispatchtest.HangAfter))
@@ -363,8 +362,7 @@ func begin(t *testing.T, rig *harness.Rig, sql string) pgx.Tx {
 
 const listeners = `FROM pg_stat_activity WHERE datname = current_database() AND query = 'LISTEN outbox'`
 
-// Each listener is killed as soon as it is there, and what it would have received
-// is lost besides.
+// Each connection that listens is killed as soon as it listens, and all notifications are lost.
 func TestRowsAreFoundWithoutAListener(t *testing.T) {
 	t.Parallel()
 	const kills = 2
@@ -384,11 +382,11 @@ func TestRowsAreFoundWithoutAListener(t *testing.T) {
 	rig.Check()
 }
 
-// detected bounds how long a connection that died silently may delay anything.
+// detected bounds how long a connection that died silently may delay the work.
 const detected = time.Minute
 
-// Every connection of the only daemon falls silent, while one of them has locked
-// a saga: the daemon must give them up, and Postgres must let go of the saga.
+// Every connection of the only daemon becomes silent, while one of them has locked a saga. The daemon must give them
+// up, and Postgres must release the lock.
 func TestConnectionsThatFallSilentAreGivenUpByBothEnds(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, nil)
@@ -420,7 +418,7 @@ func TestALinkTooSlowForAllThatIsDueCarriesItInPieces(t *testing.T) {
 	t.Parallel()
 	const intents = 14
 	rig := harness.New(t, nil)
-	payload := json.RawMessage(fmt.Sprintf(`{"n": 1, "text": %q}`, strings.Repeat("x", 1<<20-64))) // compressed it is small
+	payload := json.RawMessage(fmt.Sprintf(`{"n": 1, "text": %q}`, strings.Repeat("x", 1<<20-64))) // compressed, it is small
 	for range intents {
 		rig.Clients.Enqueue(t.Context(), rig.DB, harness.Intent(rig.NewRun(), 1, harness.Keyed), payload)
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/agentoutbox/drainer/internal/throwaway"
 )
 
-// Data and write-ahead log share a disk that something else fills up. Postgres
-// refuses or crashes; with room it is started again if need be.
+// The data and the write-ahead log are on one disk, and other data fills it. Postgres refuses commits or crashes.
+// When the disk has room again, the test restarts a crashed server.
 func TestAFullDiskStopsSendingUntilThereIsRoom(t *testing.T) {
 	t.Parallel()
 	disk := smallDisk(t)

@@ -36,7 +36,7 @@ type guarded struct {
 	worker string
 }
 
-// once is a provider whose tool never acts again by itself. again is one whose tool has keys.
+// The tool of the provider once is non-idempotent, and never acts again by itself. The tool of again has keys.
 const once, again = "once", "again"
 
 func newGuarded(t *testing.T, at *throwaway.Server, guard postgres.Guard) *guarded {
@@ -68,7 +68,7 @@ func (g *guarded) join() {
 	})
 }
 
-// restarted returns the process after this one, which remembers nothing.
+// restarted returns a worker in a new process, which remembers nothing.
 func (g *guarded) restarted(guard postgres.Guard) *guarded {
 	g.t.Helper()
 	next := *g
@@ -190,7 +190,7 @@ func promotedWithout(t *testing.T, seen, lost func(g *guarded)) *guarded {
 	return g
 }
 
-// The standby misses what was committed after its end: the worker knows, and starts over.
+// The standby misses the commits after it was stopped. The worker knows this, and starts over.
 func TestAPromotedStandbyThatMissesCommitsSendsNothingTwice(t *testing.T) {
 	t.Parallel()
 	g := promotedWithoutItsClaim(t)
@@ -231,11 +231,12 @@ func TestAPromotedStandbyThatMissesCommitsSendsNothingTwice(t *testing.T) {
 	}
 }
 
-// What the old server sent may be due later by the new one. Both the sending and what made it due are lost.
+// A row that the old server's worker sent may become due later on the new server. The claim is lost, and so is the
+// change that made the row due.
 func TestWhatIsDueAfterAFailoverIsInDoubtToo(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		due              string // by the old server
+		due              string // an SQL expression, for the old server
 		makeDue, passage func(t *testing.T, at *throwaway.Server, clock *cluster.Clock)
 	}{
 		"an operator brought it forward":   {"now() + interval '1 hour'", bringForward, bringForward},
@@ -288,7 +289,7 @@ func bringForward(t *testing.T, at *throwaway.Server, _ *cluster.Clock) {
 	}
 }
 
-// An operator was wrong: a worker that comes later misses what was committed to it.
+// An operator was wrong: a worker that connects later misses its own commit.
 func TestALossThatIsFoundAfterAnOperatorDeniedItIsPaged(t *testing.T) {
 	t.Parallel()
 	g := promotedWithoutItsClaim(t)
@@ -312,7 +313,8 @@ func TestALossThatIsFoundAfterAnOperatorDeniedItIsPaged(t *testing.T) {
 	fresh.stands("from then on", "2, operator:ann, lost true")
 }
 
-// Every commit that a worker was told of is there: it goes on by itself, and what was claimed is its own.
+// The new server has every commit that the worker knows of. The worker resumes without an operator, and keeps its
+// claims.
 func TestAFailoverThatLostNothingResumesByItself(t *testing.T) {
 	t.Parallel()
 	for name, configured := range map[string]bool{"by what the worker remembers": false, "by the configuration": true} {
@@ -356,7 +358,7 @@ func TestAFailoverThatLostNothingResumesByItself(t *testing.T) {
 	}
 }
 
-// A worker that never answers may have sent what is gone.
+// A worker that never answers may have sent a row whose claim is lost.
 func TestAWorkerThatEndedWithTheOldServerKeepsTheHistoryFromBeingAccepted(t *testing.T) {
 	t.Parallel()
 	primary, standby := pair(t)
@@ -416,7 +418,7 @@ func TestTheHistoryIsAcceptedOnceBothOfTwoWorkersFoundTheirClaims(t *testing.T) 
 	}
 }
 
-// What was settled, and is not any more, must not be given back as unsent.
+// A row whose settlement was lost must not be given back as unsent.
 func TestASettlementThatWasLostIsNotGivenBackAsUnsent(t *testing.T) {
 	t.Parallel()
 	primary, standby := pair(t)
@@ -453,8 +455,8 @@ func TestASettlementThatWasLostIsNotGivenBackAsUnsent(t *testing.T) {
 	}
 }
 
-// The old server undid a step, and the new one does not know: a pass enqueues the undo again, before the loss is accepted or
-// after it.
+// A step was undone with the old server, and the new server does not know it. A pass enqueues the undo again, before
+// or after the loss is accepted.
 func TestAnUndoThatAPromotedStandbyForgotIsInDoubt(t *testing.T) {
 	t.Parallel()
 	for name, isAccepted := range map[string]bool{"rolled back at once": false, "rolled back once it is accepted": true} {
@@ -588,12 +590,12 @@ func TestARestartOfTheSamePrimaryIsNoChange(t *testing.T) {
 	g.restarted(postgres.Guard{}).stands("for a process that remembers nothing", "1, drainer, lost false")
 }
 
-// Copies that are not what they were taken from. Each is met by a worker that ran before,
-// by a fresh one, and by a fresh one with a witness.
+// A copy has another history than its source. Three workers meet each copy: one that ran before, a fresh one, and a
+// fresh one with a witness.
 func TestEveryKindOfCopyIsNoticed(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		copied func(t *testing.T, g *guarded) func() *throwaway.Server // what is copied now is met later
+		copied func(t *testing.T, g *guarded) func() *throwaway.Server // makes the copy, and returns a function that brings it up
 		misses []string
 	}{
 		"a standby, promoted": {copied: func(t *testing.T, g *guarded) func() *throwaway.Server {
@@ -628,7 +630,7 @@ func TestEveryKindOfCopyIsNoticed(t *testing.T) {
 					return second
 				}
 			},
-			misses: []string{}, // the second remembers the first timeline
+			misses: []string{}, // the second standby has recorded the first timeline
 		},
 		"a primary that was rewound to its standby, and promoted": {copied: func(t *testing.T, g *guarded) func() *throwaway.Server {
 			old, standby := g.at, cluster.Standby(t, g.at, rewindable)
@@ -703,7 +705,7 @@ func TestEveryKindOfCopyIsNoticed(t *testing.T) {
 						if err := os.WriteFile(witness, remembered, 0o600); err != nil {
 							t.Fatal(err)
 						}
-						next.Close() // one process at a time has it
+						next.Close() // only one process at a time can have the witness
 						next.Store = openGuarded(t, g.url, postgres.Guard{Witness: witness})
 						next.join()
 					}
@@ -721,11 +723,11 @@ func TestEveryKindOfCopyIsNoticed(t *testing.T) {
 const forgetful = `UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'test' WHERE kind = 'history_changed';
 	DELETE FROM outbox.history WHERE change IS NOT NULL AND accepted_by IS NULL`
 
-// A commit of which the wait for the standby was cancelled is on this server alone.
+// If the wait for the standby is cancelled, the commit is only on this server.
 func TestACommitThatIsNotOnTheSynchronousStandbyIsNotCommitted(t *testing.T) {
 	t.Parallel()
 	primary := cluster.Start(t)
-	cluster.Exec(t, primary, `ALTER ROLE ALL SET client_min_messages = error`) // only a warning tells of the cancelled wait
+	cluster.Exec(t, primary, `ALTER ROLE ALL SET client_min_messages = error`) // a cancelled wait is reported only by a warning
 	g := newGuarded(t, primary, postgres.Guard{})
 	g.enqueue("run")
 	cluster.Exec(t, primary, `ALTER SYSTEM SET synchronous_standby_names = 'absent'`)
@@ -743,7 +745,8 @@ func TestACommitThatIsNotOnTheSynchronousStandbyIsNotCommitted(t *testing.T) {
 	}
 }
 
-// Where the server does not let the daemon's login see its timeline, a daemon that lives misses its own heartbeat.
+// The server hides its timeline from the daemon's login. A daemon that runs still notices that its own heartbeat is
+// lost.
 func TestATimelineThatIsHiddenLeavesTheHeartbeats(t *testing.T) {
 	t.Parallel()
 	primary, standby := pair(t)
@@ -770,7 +773,7 @@ func TestATimelineThatIsHiddenLeavesTheHeartbeats(t *testing.T) {
 	g.stands("by the heartbeat that is gone", "2, not accepted, lost true")
 }
 
-// Where the server does not let the daemon's login see its system identifier.
+// The server hides its system identifier from the daemon's login.
 func TestAnIdentifierThatIsHiddenStopsNothing(t *testing.T) {
 	t.Parallel()
 	primary, standby := pair(t)

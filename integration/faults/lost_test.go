@@ -17,7 +17,7 @@ import (
 
 var ann = operator.Signature{Operator: "ann", Reason: "wrong customer"}
 
-// A rollback or an operator may be quicker than the heartbeat that meets the new server.
+// A rollback or an operator may act before the first heartbeat at the new server.
 func TestNothingThatALostCommitMayHaveSentIsCancelledBeforeTheFirstHeartbeat(t *testing.T) {
 	t.Parallel()
 	steps := func(g *guarded) { cluster.Exec(g.t, g.at, enqueueEach("seen")) }
@@ -92,7 +92,8 @@ func (g *guarded) retry(intents ...int64) (refused []int64) {
 	return refused
 }
 
-// The old server did what had failed before, and the new one knows neither the retry nor the effect.
+// A failed intent was retried with the old server, and had its effect. The new server knows neither the retry nor the
+// effect.
 func TestWhatFailedBeforeCommitsWereLostIsRetriedInDoubt(t *testing.T) {
 	t.Parallel()
 	for name, isAccepted := range map[string]bool{"before the first heartbeat": false, "once the loss is accepted": true} {
@@ -143,7 +144,7 @@ func TestWhatFailedBeforeCommitsWereLostIsRetriedInDoubt(t *testing.T) {
 	}
 }
 
-// The new server gives the number of the lost attempt once more, before the worker that made that looks for it.
+// The new server uses the number of the lost attempt again, before the worker of the lost attempt looks for it.
 func TestAnotherWorkersAttemptIsNotTakenForTheOneThatIsLost(t *testing.T) {
 	t.Parallel()
 	g := promotedWithout(t, func(g *guarded) {

@@ -1,5 +1,5 @@
-// Package faults_test takes daemons of the real program apart, one fault after
-// the other, and holds three accounts of what happened against each other.
+// Package faults_test injects faults into daemons of the real program, one after another, and compares three accounts
+// of what happened.
 package faults_test
 
 import (
@@ -45,7 +45,7 @@ var caught = map[string]struct {
 	"closed_by_the_clock":      {closedBeforeAClaimThatDidNotSeeIt, ""},
 }
 
-// plays is how often a scenario may be played, since Postgres does not always take up two statements in the wanted
+// plays is how often a scenario may be played, because Postgres does not always run two statements in the wanted
 // order.
 const plays = 3
 

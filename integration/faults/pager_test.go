@@ -92,8 +92,8 @@ func withoutProof(config string) string {
 	return before + "path: /v1/orders" + strings.Replace(order, "        lookup: {tool: find, margin: 500ms}\n", "", 1)
 }
 
-// A worker is stopped when it alone knows that a step had its effect. A human
-// says that there was none, and the run is rolled back without it.
+// A worker is stopped when only it knows that a step had its effect. An operator resolves the step as failed, and the
+// run is rolled back without an undo of this step.
 func TestAnEffectThatComesAfterTheRunWentBackIsPagedOncePagersAreUp(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, nil)
@@ -131,7 +131,7 @@ func isUnknown(received page) bool {
 	return received.Type == "incident.opened" && received.Data.Kind == "outcome_unknown"
 }
 
-// A process whose clock is an hour ahead of the database tries a page in vain.
+// A process whose clock is an hour ahead of the database fails to deliver a page.
 func TestAPageThatAProcessAheadOfTheDatabaseTriedComesWithinSeconds(t *testing.T) {
 	t.Parallel()
 	clock := cluster.NewClock(t)
@@ -150,7 +150,7 @@ func TestAPageThatAProcessAheadOfTheDatabaseTriedComesWithinSeconds(t *testing.T
 	rig.Check()
 }
 
-// The job of the process that was killed counts as running, for a minute and a half by River.
+// River counts the job of the killed process as running for a minute and a half.
 func TestAPageThatAKilledProcessWasSendingIsSentByAnother(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, dispatchtest.Script(dispatchtest.ErrorAfter))
@@ -239,7 +239,7 @@ func TestAStrangerWhoNotifiesStopsNoPageAndNoCompensation(t *testing.T) {
 	}
 }
 
-// A lane that is notified of work which is not there polls less and less often.
+// A lane that gets notifications, but finds no work, polls less and less often.
 func TestAStrangersNotificationsCostALaneFewLooks(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, nil)
@@ -255,7 +255,7 @@ func TestAStrangersNotificationsCostALaneFewLooks(t *testing.T) {
 	looks, seconds := turns(t, daemon)-before, time.Since(began).Seconds()
 	fault.Injected(t, 66, sent)
 	t.Logf("%d notifications in %.1f s: %.0f commits", sent, seconds, looks)
-	if bound := lanes * (seconds*110 + 40); looks > bound { // one look in 10 ms, and what each lane begins with
+	if bound := lanes * (seconds*110 + 40); looks > bound { // one poll in 10 ms, and the first polls of each lane
 		t.Errorf("%d notifications in %.1f s cost %.0f commits, want %.0f at most", sent, seconds, looks, bound)
 	}
 	rig.Enqueue(harness.Keyed, 5)

@@ -19,7 +19,7 @@ import (
 	"github.com/agentoutbox/drainer/integration/harness"
 )
 
-// What may take the memory of a daemon that reads it to its end.
+// Each of these replies would fill the memory of a daemon that read it to its end.
 func TestAHugeReplyDoesNotGrowTheDaemon(t *testing.T) {
 	t.Parallel()
 	const (
@@ -115,7 +115,7 @@ func trickle(w http.ResponseWriter, begins string) {
 	}
 }
 
-// Postgres takes neither NUL nor half a character.
+// Postgres stores neither NUL nor an incomplete character.
 func TestAFailureIsRecordedWhateverItsWords(t *testing.T) {
 	t.Parallel()
 	const intents = 20
@@ -145,7 +145,7 @@ func TestAFailureIsRecordedWhateverItsWords(t *testing.T) {
 	}
 }
 
-// On each wire net/http repeats by itself what dies on a reused connection.
+// On each wire net/http itself repeats a request that fails on a reused connection.
 func TestARequestWhoseReusedConnectionDiesIsSentOnceOnEveryWire(t *testing.T) {
 	t.Parallel()
 	for _, wire := range dispatchtest.Wires() {
@@ -156,8 +156,7 @@ func TestARequestWhoseReusedConnectionDiesIsSentOnceOnEveryWire(t *testing.T) {
 	}
 }
 
-// reusedConnectionDies answers one request and cuts off the next, after its
-// effect, on the connection that the first one left.
+// reusedConnectionDies answers one request, and closes the connection after the effect of the next request on it.
 func reusedConnectionDies(wire dispatchtest.Wire) scenario {
 	const intents = 6
 	var firsts atomic.Int64
@@ -198,7 +197,7 @@ func outage(as dispatchtest.Fault) (plan dispatchtest.Plan, over *atomic.Bool) {
 	}, over
 }
 
-// It lasts for more requests than the rows have tries.
+// The outage lasts for more requests than the rows have tries.
 func TestAnOutageUsesUpNoTries(t *testing.T) {
 	t.Parallel()
 	const (
@@ -225,8 +224,8 @@ func TestAnOutageUsesUpNoTries(t *testing.T) {
 	rig.Check()
 }
 
-// A provider that refuses everything for the same minute gets no wave after it:
-// retries are due at times that are spread over the backoff.
+// The provider tells the daemons to repeat all requests after the same time. It gets no wave of requests then,
+// because the retries are spread over the backoff.
 func TestWhatFailsAtOnceIsTriedAgainAtManyTimes(t *testing.T) {
 	t.Parallel()
 	const (
@@ -247,7 +246,7 @@ func TestWhatFailsAtOnceIsTriedAgainAtManyTimes(t *testing.T) {
 	fullest := rig.Count(`
 		SELECT max(retries) FROM (
 		  SELECT count(*) AS retries FROM outbox.attempt JOIN history.transition USING (intent_id, attempt) WHERE place = 'attempt' GROUP BY width_bucket(
-		    extract(epoch FROM next_attempt_at - at)::float8, 1, 601, $1)) bin`, bins) // at which it was settled
+		    extract(epoch FROM next_attempt_at - at)::float8, 1, 601, $1)) bin`, bins) // the time of the settlement
 	if even := intents / bins; fullest > 2*even {
 		t.Errorf("%d of %d retries are due in one of %d parts of the backoff, want about %d in each", fullest, intents, bins, even)
 	}

@@ -26,8 +26,7 @@ import (
 	"github.com/agentoutbox/drainer/internal/throwaway"
 )
 
-// A stranger's lock keeps the lanes' batches and recovery waiting, for longer than a
-// lease.
+// Another session's lock blocks the batches of the lanes and the recovery for longer than a lease.
 func TestHeartbeatsNeedNoneOfTheConnectionsThatAreTaken(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, nil)
@@ -58,7 +57,7 @@ func TestHeartbeatsNeedNoneOfTheConnectionsThatAreTaken(t *testing.T) {
 	}
 }
 
-// Lanes, sagas, jobs and the census are all at work.
+// Lanes, sagas, jobs and the census work at the same time.
 func TestADaemonHoldsNoMoreConnectionsThanTheDoctorCountsWith(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, nil)
@@ -91,7 +90,7 @@ func withPatientLease(config string) string {
 	return strings.Replace(config, "lease: 1s", "lease: "+patientLease.String(), 1)
 }
 
-// Others take every connection that the server has, and the daemon has none left.
+// Other clients take every connection of the server, so the daemon has none.
 func TestADaemonThatMayNotConnectWaitsItsTurn(t *testing.T) {
 	t.Parallel()
 	server := cluster.Start(t, throwaway.WithSettings(map[string]string{"max_connections": "40"}))
@@ -142,7 +141,7 @@ func takeItsConnections(t *testing.T, server *throwaway.Server) (crowd []*pgx.Co
 	return crowd
 }
 
-// Idle clients of the port for metrics are more than the daemon may open files.
+// More idle clients connect to the metrics port than the daemon accepts at once.
 func TestIdleClientsOfTheMetricsPortStopNeitherDeliveriesNorScrapes(t *testing.T) {
 	t.Parallel()
 	const clients = 300
@@ -153,7 +152,7 @@ func TestIdleClientsOfTheMetricsPortStopNeitherDeliveriesNorScrapes(t *testing.T
 			daemon := rig.Start()
 			before := openFiles(t, daemon.PID())
 			crowd(t, daemon.Base, clients, begun)
-			if got := daemon.Get("/livez"); got != "ok\n" { // comes after all of them
+			if got := daemon.Get("/livez"); got != "ok\n" { // after all idle clients
 				t.Errorf("/livez: %q", got)
 			}
 			taken := openFiles(t, daemon.PID()) - before
@@ -197,7 +196,7 @@ func TestIdleClientsOfADaemonsConsoleStopNeitherDeliveriesNorItsPages(t *testing
 	before := openFiles(t, daemon.PID())
 	// A stranger may read the style sheet. The connection then waits for another request.
 	crowd(t, daemon.Console(), clients, "GET /static/console.css HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	page, err := http.Get(daemon.Console() + "/runs") // comes after all of them
+	page, err := http.Get(daemon.Console() + "/runs") // after all idle clients
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,20 +223,20 @@ func openFiles(t *testing.T, pid int) int {
 
 const deadRows = 100_000
 
-// A snapshot that a client holds keeps every row of the queue that was claimed
-// since. A lane that looked at them all with each claim would be slower with each.
+// A client's snapshot keeps the dead queue rows of all claims since then. If each claim read all of them, each claim
+// would be slower than the one before.
 func TestClaimsPassByTheDeadRowsThatASnapshotHolds(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, nil)
 	rig.Reconfigure(steady)
-	rig.Reconfigure(onceAlone) // so that all looks are those of a lane that has the dead rows
+	rig.Reconfigure(onceAlone) // so that only the lane with the dead rows polls
 	holder, err := rig.DB.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer holder.Rollback(context.WithoutCancel(t.Context()))
 	drainertest.Exec(t, holder, `SELECT count(*) FROM outbox.queue`)
-	// As if this many had been claimed before.
+	// The table is now as if this many rows had been claimed.
 	if _, err := rig.DB.Exec(t.Context(), `
 		BEGIN;
 		SET LOCAL session_replication_role = replica;
@@ -261,7 +260,7 @@ func TestClaimsPassByTheDeadRowsThatASnapshotHolds(t *testing.T) {
 	fault.Injected(t, 27, deadRows)
 	rig.Check()
 
-	daemon.Terminate() // its sessions report what they read when they end
+	daemon.Terminate() // its sessions report their reads when they end
 	drainertest.Eventually(t, "the sessions have reported their first look of all", func() bool { return rig.Count(read) >= entries+deadRows })
 	looks, entries = rig.Count(looked)-looks, rig.Count(read)-entries
 	t.Logf("%d looks read %d entries of the queue's index", looks, entries)
@@ -304,10 +303,10 @@ func TestAMigrationUnderLoadLetsAgentsPass(t *testing.T) {
 	rig.Start()
 	undo := undoNewest(t)
 	drainertest.Eventually(t, "the newest migration is undone", func() bool {
-		_, err := rig.DB.Exec(t.Context(), undo) // it may lose against a daemon's locks
+		_, err := rig.DB.Exec(t.Context(), undo) // it may fail because of a daemon's locks
 		return err == nil
 	})
-	rig.Program.Run(5, "run", "--config", rig.Config) // a program that needs it refuses to start
+	rig.Program.Run(5, "run", "--config", rig.Config) // the program needs this migration, and refuses to start
 	stop := rig.Agents(everyClass...)
 	rig.AwaitMoreEffects(20)
 
@@ -334,7 +333,7 @@ func TestAMigrationUnderLoadLetsAgentsPass(t *testing.T) {
 	rig.AwaitRest()
 	fault.Injected(t, 62, 1)
 	rig.Check()
-	rig.Start() // it needs the schema as it is now
+	rig.Start() // it needs the newest schema
 }
 
 // undoNewest returns the SQL of the newest migration's down part.

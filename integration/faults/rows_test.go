@@ -20,8 +20,8 @@ import (
 	"github.com/agentoutbox/drainer/integration/program"
 )
 
-// What agents, that is language models, may take for a step's name. The
-// provider is also sent the parts, in a header.
+// Agents are language models, and may use any text as the name of a step. The provider also gets the parts of the key
+// in a header.
 func TestKeyPartsOfAnyTextBecomeASafeKeyOrAreRefused(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, nil)
@@ -62,15 +62,15 @@ func TestKeyPartsOfAnyTextBecomeASafeKeyOrAreRefused(t *testing.T) {
 			t.Errorf("the provider was sent %q", header)
 		}
 	}
-	rig.Check() // the provider's ledger has the keys that Go makes of the parts
+	rig.Check() // the provider's ledger has the keys that Go computes
 }
 
-// The answer to the first try is lost. The second is a replay, which this
-// provider gives to the same bytes alone.
+// The answer to the first attempt is lost. The second attempt gets a replay, which this provider gives only to the
+// same bytes.
 func TestAPayloadKeepsItsNumbersAndItsBytesFromTryToTry(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, dispatchtest.Script(dispatchtest.DropAfter))
-	payloads := map[string]string{ // as Postgres keeps them: of two values of a name, the last
+	payloads := map[string]string{ // as Postgres stores them: of two values of a name, the last
 		`{"n": 9007199254740993}`:               `{"n": 9007199254740993}`,
 		`{"n":-9223372036854775809}`:            `{"n": -9223372036854775809}`,
 		`{"n": 123456789012345678901234567890}`: `{"n": 123456789012345678901234567890}`,
@@ -143,8 +143,8 @@ func poisoned() scenario {
 	}}
 }
 
-// One replica was deployed with a provider and a tool that the other does not
-// know yet, and dies of them.
+// The newer replica has a provider and a tool that the older replica does not know yet. The newer one dies at its
+// first reply.
 func TestAToolThatAReplicaDoesNotKnowWaitsForOneThatDoes(t *testing.T) {
 	t.Parallel()
 	const each = 5

@@ -20,8 +20,8 @@ import (
 	"github.com/agentoutbox/drainer/integration/program"
 )
 
-// Each run is taken back three times at once: by two refusals, which two
-// daemons have received and not yet settled, and by an operator.
+// Each run is rolled back three times at once: by two refusals, which two daemons have received and not yet settled,
+// and by an operator.
 func TestARunThatIsTakenBackThriceGoesBackOnce(t *testing.T) {
 	t.Parallel()
 	const runs = 8
@@ -39,7 +39,7 @@ func TestARunThatIsTakenBackThriceGoesBackOnce(t *testing.T) {
 	for run := range runs {
 		rig.Step(name(run), 3, harness.Declined)
 	}
-	rig.Enqueue(harness.Order, runs) // what one daemon alone may have under way is full: the rest is the other's
+	rig.Enqueue(harness.Order, runs) // they fill the first daemon's concurrency, so the next refusals go to the other one
 	rig.AwaitRequests(requests + 2*runs)
 	daemons = append(daemons, rig.Start(arm("after_reply=hold@*")))
 	for run := range runs {
@@ -109,7 +109,7 @@ func TestAStepThatEndsWhileItsSagaBeginsIsUndone(t *testing.T) {
 			rig.AwaitEffects(orders)
 			rig.Step("run-1", orders+1, harness.Declined)
 			moment.await(rig, daemon)
-			rig.Start() // it would like to take the run back as well
+			rig.Start() // it also tries to roll back the run
 
 			open := rig.Count(`SELECT count(*) FROM outbox.status WHERE tool_name = $1 AND finished_at IS NULL`, harness.Order)
 			rig.Provider.Release()
@@ -296,7 +296,7 @@ var undoConfiguredLater = scenario{number: 59, play: func(t *testing.T, rig *har
 		rig.Count(`SELECT count(*) FROM outbox.intent WHERE compensates IS NOT NULL AND payload ->> 'order' <> ''`) == 0
 }}
 
-// fallbackThrottlesAndGoes has a fallback that refuses without doubt, so the intent must not stay with it.
+// fallbackThrottlesAndGoes has a fallback that certainly did not act, so the intent must not stay with it.
 var fallbackThrottlesAndGoes = scenario{
 	number: 87,
 	plan: dispatchtest.ScriptKeys(map[string][]dispatchtest.Fault{
@@ -341,7 +341,8 @@ var closedBeforeAClaimThatDidNotSeeIt = scenario{number: 88, play: func(t *testi
 	if err := closing.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// An answer that is read now may have been asked for before the commit, and a line may be on its way: so the third.
+	// An answer that is read now may belong to a query before the commit, and one line may still be unread. So the
+	// test waits for the third line.
 	const answer = "failpoint closed_read"
 	before := daemon.Logged(answer)
 	drainertest.Eventually(t, "the daemon asked after the commit which runs are closed", func() bool {
@@ -351,8 +352,8 @@ var closedBeforeAClaimThatDidNotSeeIt = scenario{number: 88, play: func(t *testi
 	return 1
 }, wrong: func(rig *harness.Rig) bool { return rig.Provider.Ledger.Audit().TotalRequests() > 0 }}
 
-// Two daemons take back a run of 50 MB, and smaller ones of which the first undo is refused.
-// What a pass reads is one step, so neither grows, and others of the provider go on.
+// Two daemons roll back a run of 50 MB, and smaller runs whose first undo is refused. A pass reads only one step, so
+// the memory of the daemons does not grow, and other intents of the provider continue.
 func TestLargeRunsAreTakenBackInLittleMemoryAndHoldNobodyUp(t *testing.T) {
 	t.Parallel()
 	const steps, bytes, stuckRuns, stuckSteps, others = 200, 256 << 10, 4, 10, 45
@@ -406,7 +407,7 @@ func TestLargeRunsAreTakenBackInLittleMemoryAndHoldNobodyUp(t *testing.T) {
 		t.Errorf("another intent of the provider waited %d s of the %d s that the runs took", waited, all)
 	}
 	for _, daemon := range daemons {
-		if peak := peakMemory(t, daemon.PID()); peak > 96<<20 { // 55 MB as a rule
+		if peak := peakMemory(t, daemon.PID()); peak > 96<<20 { // usually 55 MB
 			t.Errorf("a daemon took %d MB", peak>>20)
 		}
 	}

@@ -32,8 +32,7 @@ const (
 	agentName = "name-by-agent"
 )
 
-// TestNoSecretIsInAnyOutput plants canaries wherever there may be a secret, and
-// has everything go wrong that may put one into an error.
+// TestNoSecretIsInAnyOutput puts canaries in all places for secrets, and causes all errors that could show a secret.
 func TestNoSecretIsInAnyOutput(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, nil)
@@ -44,7 +43,7 @@ func TestNoSecretIsInAnyOutput(t *testing.T) {
 		"PAGER_PATH=canary-pager", "PAGER_SECRET=whsec_"+strings.Repeat("canaryXX", 4),
 		"OTEL_EXPORTER_OTLP_ENDPOINT="+as(t, address, "outbox")+"/collector", "OTEL_EXPORTER_OTLP_HEADERS=x-token=canary-collector", "OTEL_BSP_SCHEDULE_DELAY=50")
 	daemon := rig.Start()
-	witness.refuses.Store(true) // of the provider's first answer it is believed, as no success speaks for the credentials
+	witness.refuses.Store(true) // a refusal of the credentials counts only before the first success
 	enqueueWithSecrets(rig, len(talks)+1, harness.Once)
 	rig.AwaitCount("the 401 stops the provider", 1, `SELECT count(*) FROM outbox.incident WHERE kind = 'credentials_refused'`)
 	witness.refuses.Store(false)
@@ -66,7 +65,7 @@ func TestNoSecretIsInAnyOutput(t *testing.T) {
 	hidden := map[string]string{
 		"metrics":   daemon.Get("/metrics"),
 		"readiness": daemon.Get("/readyz"),
-		"log":       daemon.Terminate(), // which exports the last spans
+		"log":       daemon.Terminate(), // this exports the last spans
 		"pages":     witness.body("pager"),
 		"spans":     witness.body("collector"),
 	}
@@ -99,10 +98,10 @@ func assertLacks(t *testing.T, place, text string, words ...string) {
 	}
 }
 
-// A provider that repeats what it was sent shows agents the daemon's credentials.
+// A provider that repeats the request would show the daemon's credentials to agents.
 func TestACredentialThatAProviderRepeatsIsNotKept(t *testing.T) {
 	t.Parallel()
-	credential := "sk/live+" + strings.Repeat("canary-of-the-echo+", 20) // longer than what is kept of a reference
+	credential := "sk/live+" + strings.Repeat("canary-of-the-echo+", 20) // longer than the stored part of a reference
 	var echoes atomic.Int64
 	provider := dispatchtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent := r.Header.Get("Authorization")
@@ -116,7 +115,7 @@ func TestACredentialThatAProviderRepeatsIsNotKept(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(map[string]any{
 			"id": sent, "headers": r.Header,
 			"basic": base64.StdEncoding.EncodeToString([]byte("user:" + strings.TrimPrefix(sent, "Bearer "))),
-			"url":   strings.ReplaceAll(url.QueryEscape(sent), "%2F", "/"), // as Python has it
+			"url":   strings.ReplaceAll(url.QueryEscape(sent), "%2F", "/"), // as Python encodes it
 		})
 	}))
 	rig := harness.New(t, nil)
@@ -213,15 +212,14 @@ func enqueueWithSecrets(rig *harness.Rig, run int, tool string) {
 		fmt.Sprintf("%s-run-%d", agentName, run), agentName+"-"+tool, tool, agentName+"-scope")
 }
 
-// witness serves as every counterpart of the daemons, each at a path of its
-// own, and remembers its requests.
+// witness serves as every counterpart of the daemons, each at its own path, and remembers the requests.
 type witness struct {
 	provider http.Handler // at /provider
 	pagerUp  atomic.Bool
-	refuses  atomic.Bool // the credentials, whatever it would say else
+	refuses  atomic.Bool // the credentials, instead of any other answer
 
 	mu       sync.Mutex
-	requests map[string]string // what each received, without the bodies
+	requests map[string]string // what each counterpart received, without the bodies
 	bodies   map[string]string
 	spoke    int
 }
@@ -312,8 +310,8 @@ func (w *witness) talk(writer http.ResponseWriter) {
 	_, _ = io.WriteString(conn, said)
 }
 
-// An agent may create in public, which the daemon's login and an operator's have on their path.
-// It shadows functions and operators there, and each that runs leaves the login it ran as.
+// An agent may create objects in public, which is in the search_path of the daemon's login and of the operator's. The
+// agent shadows functions and operators there, and each shadow that runs records its login.
 func TestWhatAnAgentCreatesInPublicRunsAsNoDaemonAndNoOperator(t *testing.T) {
 	t.Parallel()
 	for _, pooled := range []bool{false, true} {
@@ -322,7 +320,7 @@ func TestWhatAnAgentCreatesInPublicRunsAsNoDaemonAndNoOperator(t *testing.T) {
 			rig := harness.New(t, nil)
 			pager := newPager(t, rig)
 			pager.up.Store(true)
-			// The test's own connections are not what is looked at, and need a database that works.
+			// The test's own connections need a database that works, so they do not have public in their search_path.
 			rig.Exec(fmt.Sprintf("ALTER DATABASE %s SET search_path = pg_catalog, pg_temp", drainertest.Value[string](t, rig.DB, "SELECT current_database()")))
 			rig.DB.Reset()
 			daemon, operator, agent := loginOf(t, rig, "outbox_drainer"), loginOf(t, rig, "outbox_operator"), loginOf(t, rig, "outbox_agent")
@@ -334,7 +332,7 @@ func TestWhatAnAgentCreatesInPublicRunsAsNoDaemonAndNoOperator(t *testing.T) {
 			fault.Injected(t, 65, rig.Count(`SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace`))
 
 			for _, login := range []*url.URL{daemon, operator} {
-				if pooled { // it takes no search_path at login
+				if pooled { // a pooler accepts no search_path at login
 					refused := new(atomic.Int64)
 					through, err := url.Parse(pgproxy.RefuseSettings(t, login.String(), refused))
 					if err != nil {

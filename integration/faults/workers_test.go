@@ -22,7 +22,7 @@ import (
 	"github.com/agentoutbox/drainer/internal/failpoint"
 )
 
-// Each moment of a row's journey at which its worker may die.
+// A worker dies at each moment in the life of a row.
 func TestAWorkerKilledAtAnyMomentLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	for number, moment := range map[int]failpoint.Point{
@@ -67,7 +67,7 @@ func TestAReplyThatDiesWithItsWorkerLeavesDoubt(t *testing.T) {
 	}
 }
 
-// The same machine, program and configuration are a new worker all the same.
+// A restarted process is a new worker, even with the same machine, program and configuration.
 func TestAHostThatComesBackRecoversWhatItLeft(t *testing.T) {
 	t.Parallel()
 	hostRestarts.holds(t)
@@ -77,7 +77,7 @@ func killedAt(t *testing.T, rig *harness.Rig, moment failpoint.Point) (kills int
 	t.Helper()
 	enqueueOfEach(rig, 5)
 	for range 3 {
-		rig.Enqueue(harness.Keyed, 5) // so that there is something to die of
+		rig.Enqueue(harness.Keyed, 5) // so that the worker reaches the failpoint
 		victim := rig.Start(arm(fmt.Sprintf("%s=kill", moment)))
 		await(t, "the worker dies", victim.Ended)
 		kills++
@@ -95,7 +95,7 @@ func killedAt(t *testing.T, rig *harness.Rig, moment failpoint.Point) (kills int
 func killedWhile(hang dispatchtest.Fault) scenario {
 	return scenario{number: 3, plan: dispatchtest.Script(hang), play: func(t *testing.T, rig *harness.Rig) int {
 		const each = 2
-		rig.Reconfigure(func(config string) string { // none is to be given up before the kill
+		rig.Reconfigure(func(config string) string { // no request may be given up before the kill
 			return strings.ReplaceAll(config, "timeout: 1s", "timeout: 3s")
 		})
 		enqueueOfEach(rig, each)
@@ -217,8 +217,8 @@ var heartbeatsFail = scenario{number: 11, plan: dispatchtest.Script(dispatchtest
 	return failedBeats(silent)
 }}
 
-// heartbeatHangs makes a heartbeat hang in a worker that is also slow. Before it sends, the provider has told
-// other workers in a lookup that nothing happened. It dies of any reply.
+// heartbeatHangs makes a heartbeat hang in a worker that is also slow. Before this worker sends, a lookup has told
+// other workers that nothing happened. Any reply would kill this worker.
 var heartbeatHangs = scenario{number: 11, play: func(_ *testing.T, rig *harness.Rig) int {
 	rig.Enqueue(harness.Asked, 3)
 	slow := rig.Start(arm("heartbeat=hang@2,claim_committed=hold,after_reply=kill"))
@@ -390,7 +390,8 @@ var settledWhileItIsReaped = scenario{
 		proxy := pgproxy.New(t, rig.URL)
 		late := rig.Start(arm("after_reply=hold"), "DATABASE_URL="+proxy.Behind(t, rig.URL))
 		late.WaitFor("failpoint")
-		// Only now: a settlement that is held keeps its lane, and what is not sent yet might never be.
+		// A held settlement blocks its lane, and unsent rows of this lane might never be sent. So the commits are
+		// held only now.
 		rig.AwaitRequests(3)
 		settling := proxy.HoldCommits(settlements)
 		late.Signal(syscall.SIGUSR1)
@@ -418,7 +419,7 @@ func waits(rig *harness.Rig, text string) bool {
 		WHERE datname = current_database() AND wait_event_type = 'Lock' AND strpos(query, $1) > 0`, text) > 0
 }
 
-// Its seed comes from CHAOS_SEED, if that is set.
+// The seed comes from CHAOS_SEED, if that is set.
 func TestReplicasThatAreKilledAtRandomLoseAndDoubleNothing(t *testing.T) {
 	t.Parallel()
 	const kills = 8
@@ -436,7 +437,7 @@ func TestReplicasThatAreKilledAtRandomLoseAndDoubleNothing(t *testing.T) {
 		replicas[victim].Kill()
 		replicas[victim] = rig.Start()
 	}
-	// Each of these kills may have met an idle moment.
+	// Each of these kills may have met a daemon without work.
 	stopAtWork(t, rig, replicas)
 	for i := range replicas {
 		replicas[i].Kill()

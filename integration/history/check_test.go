@@ -20,7 +20,7 @@ var tools = map[string]history.Tool{
 	"mail/send":   {Class: dispatch.NonIdempotent, Stays: true},
 }
 
-// quiet is a run that went well: an order, and a mail.
+// quiet is a run without problems: an order and a mail.
 func quiet() history.Accounts {
 	return history.Accounts{
 		Answers:  map[string]history.Answer{"order": history.Committed, "mail": history.NoAnswer, "nothing": history.Refused},
@@ -141,7 +141,7 @@ func TestAnotherRequestNeedsTheProvidersOrAnOperatorsWord(t *testing.T) {
 	}
 }
 
-// commits is a database whose COMMIT ends so, or to which no client can connect.
+// commits is a database whose COMMIT returns an error, or to which no client can connect.
 type commits struct {
 	pgx.Tx
 	connect, commit error
@@ -167,7 +167,7 @@ var (
 func TestAnAgentKnowsOnlyWhatItWasTold(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		databases []commits // that it asked, one after the other
+		databases []commits // the databases that it used, one after the other
 		want      history.Answer
 	}{
 		"committed":                       {[]commits{well}, history.Committed},

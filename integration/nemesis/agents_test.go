@@ -22,8 +22,8 @@ import (
 	"github.com/agentoutbox/drainer/integration/program"
 )
 
-// agents commit runs of one step and of several, through a line of their own on
-// which answers to commits may be lost.
+// agents commit runs with one step and with several steps. They use their own line, which may lose the answers to
+// commits.
 type agents struct {
 	clients *history.Clients
 	db      *pgxpool.Pool
@@ -36,7 +36,7 @@ type agents struct {
 const (
 	howMany = 3
 	pace    = 100 * time.Millisecond // between two commits of one agent
-	patient = 3 * time.Second        // until an agent gives a commit up
+	patient = 3 * time.Second        // after which an agent gives up a commit
 )
 
 var (
@@ -55,7 +55,7 @@ func newAgents(t testing.TB, clients *history.Clients, databaseURL string) *agen
 	return &agents{clients: clients, db: db, line: line}
 }
 
-// work goes on until ctx ends, and lets each agent end its run.
+// work runs the agents until ctx ends. Then each agent completes its run.
 func (a *agents) work(ctx context.Context, seed uint64) {
 	var all sync.WaitGroup
 	for number := range howMany {
@@ -69,8 +69,7 @@ func (a *agents) work(ctx context.Context, seed uint64) {
 	all.Wait()
 }
 
-// plan is the tools of a run's steps. A third of those with several come to one
-// that is refused.
+// plan returns the tools of a run's steps. A third of the runs with several steps end with a step that is refused.
 func plan(random *rand.Rand) []string {
 	if random.IntN(2) == 0 {
 		return []string{alone[random.IntN(len(alone))]}
@@ -91,13 +90,12 @@ func (a *agents) take(run string, tools []string) {
 		time.Sleep(pace)
 		intent := dispatch.Tuple{AgentRunID: run, StepID: fmt.Sprintf("step-%d", number), ToolName: tool, BusinessScope: "order"}
 		if a.commit(intent) == history.Refused {
-			return // the run is closed, or the database away
+			return // the run is closed, or the database does not answer
 		}
 	}
 }
 
-// commit asks again as long as it has no answer, as an agent may: the key is
-// the same.
+// commit tries again while it gets no answer. An agent may do so, because the key stays the same.
 func (a *agents) commit(intent dispatch.Tuple) history.Answer {
 	var answer history.Answer
 	for range 3 {
@@ -129,12 +127,11 @@ func (a *agents) recentRun(random *rand.Rand) string {
 	return a.recent[random.IntN(len(a.recent))]
 }
 
-// provider fails a quarter of the requests, in every way there is, and all of
-// them while it is out.
+// provider fails about a quarter of the requests, with every kind of fault. During an outage it fails all of them.
 type provider struct {
-	outage atomic.Pointer[dispatchtest.Fault] // nil while there is none
+	outage atomic.Pointer[dispatchtest.Fault] // nil without an outage
 	first  dispatchtest.Plan
-	again  dispatchtest.Plan // of requests that had others before them
+	again  dispatchtest.Plan // for requests after the first one of a key
 }
 
 func newProvider(seed uint64) *provider {
@@ -158,12 +155,12 @@ func (p *provider) plan(key string, request int) dispatchtest.Fault {
 	return p.first(key, request)
 }
 
-// lookups are answered a little more often.
+// lookups returns the plan of the lookups: a fifth of them fail.
 func lookups(seed uint64) dispatchtest.Plan {
 	return dispatchtest.Random(seed+1, map[dispatchtest.Fault]float64{dispatchtest.Unavailable: 0.1, dispatchtest.DropBefore: 0.1})
 }
 
-// onCall works at the command line, in the middle of it all.
+// onCall is an operator at the command line during the storm.
 type onCall struct{ program *program.Program }
 
 // does runs a command, which may be refused.
@@ -175,21 +172,19 @@ func (o onCall) does(args ...string) error {
 	return nil
 }
 
-// insists tries again for as long as the database may be away.
+// insists repeats a command until it succeeds, because the database may not answer.
 func (o onCall) insists(args ...string) {
 	for begun := time.Now(); o.does(args...) != nil && time.Since(begun) < patience; {
 		time.Sleep(100 * time.Millisecond)
 	}
 }
 
-// undecided are unknown steps and undos that hold up a saga. Nothing of them
-// can be on its way any more.
+// undecided selects the unknown steps and undos that block a saga, and whose requests can no longer arrive.
 const undecided = `
 	SELECT s.intent_id, s.idempotency_key FROM outbox.saga g JOIN outbox.status s USING (agent_run_id)
 	WHERE g.state = 'begun' AND s.status = 'unknown' AND s.finished_at < now() - interval '6 seconds' ORDER BY 1 LIMIT 100`
 
-// decide does what only people can: it looks at the provider's ledger, and
-// says what became of the steps that sagas wait for.
+// decide does what only people can do. It looks at the provider's ledger, and resolves the steps that sagas wait for.
 func decide(ctx context.Context, rig *harness.Rig) error {
 	rows, err := rig.DB.Query(ctx, undecided)
 	if err != nil {

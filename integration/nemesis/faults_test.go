@@ -17,12 +17,11 @@ import (
 	"github.com/agentoutbox/drainer/internal/failpoint"
 )
 
-// failpoints are counted under this name; they are laid, not dealt.
+// failpoints is the name under which failpoints are counted. They are armed when a daemon starts, and are in no deck.
 const failpoints = "failpoint"
 
-// suspension is longer than a lease, and shorter than it takes until another worker
-// relies on it that a lost row's request can no longer arrive: see margin in
-// the configuration.
+// suspension is longer than a lease, and shorter than the margin of a lookup in the configuration. After this margin
+// another worker relies on it that the request of a lost row can no longer arrive.
 const suspension = 1400 * time.Millisecond
 
 var processes = hand{name: "processes", before: 800 * time.Millisecond, deck: []fault{
@@ -51,7 +50,7 @@ func terminatedTwice(ctx context.Context, a *arena, random *rand.Rand) error {
 	return victim.signal(syscall.SIGTERM)
 }
 
-// suspended lasts its time even if the storm ends meanwhile.
+// suspended waits for its whole time, even if the storm ends meanwhile.
 func suspended(ctx context.Context, a *arena, random *rand.Rand) error {
 	life, err := a.any(random).serving()
 	if err != nil {
@@ -88,14 +87,14 @@ func claimsUnheard(ctx context.Context, a *arena, random *rand.Rand) error {
 	return lose(ctx, &a.any(random).line.Cuts, 1+random.Int64N(2))
 }
 
-// commitsUnheard is the agents' misfortune.
+// commitsUnheard loses answers to the agents' commits.
 func commitsUnheard(ctx context.Context, a *arena, random *rand.Rand) error {
 	return lose(ctx, &a.agents.line.LostCommits, 1+random.Int64N(3))
 }
 
 var errNothingLost = errors.New("no daemon had anything to lose")
 
-// lose waits for what is to be lost, so that only what happened is counted.
+// lose waits until a reply was lost, so that only a real loss is counted.
 func lose(ctx context.Context, replies *atomic.Int64, most int64) error {
 	replies.Store(most)
 	defer replies.Store(0)
@@ -115,7 +114,7 @@ func cut(ctx context.Context, a *arena, random *rand.Rand) error {
 	return nil
 }
 
-// partitioned cuts one replica off for longer than its lease, or two.
+// partitioned cuts off one, two or all replicas for longer than a lease.
 func partitioned(ctx context.Context, a *arena, random *rand.Rand) error {
 	lines := a.someLines(random)
 	for _, line := range lines {
@@ -126,8 +125,7 @@ func partitioned(ctx context.Context, a *arena, random *rand.Rand) error {
 	return nil
 }
 
-// swallowed holds up all that is said; what was said in the dark arrives late,
-// or never.
+// swallowed stops all data on some lines. Data that was written meanwhile arrives late, or never.
 func swallowed(ctx context.Context, a *arena, random *rand.Rand) error {
 	lines, late := a.someLines(random), random.IntN(2) == 0
 	for _, line := range lines {
@@ -144,7 +142,7 @@ func swallowed(ctx context.Context, a *arena, random *rand.Rand) error {
 	return nil
 }
 
-// halfOpened connections say nothing more, until a device on the way forgets them.
+// halfOpened makes connections silent. They are closed later, as when a device in the network forgets them.
 func halfOpened(ctx context.Context, a *arena, random *rand.Rand) error {
 	line := a.any(random).line
 	if line.Silence() == 0 {
@@ -167,7 +165,7 @@ func notificationsLost(ctx context.Context, a *arena, random *rand.Rand) error {
 
 var errNoDaemon = errors.New("no daemon is there")
 
-// backendsTerminated ends half of the sessions, the agents' among them.
+// backendsTerminated ends half of the sessions, also sessions of agents.
 func backendsTerminated(ctx context.Context, a *arena, random *rand.Rand) error {
 	var ended int
 	err := a.DB.QueryRow(ctx, `
@@ -195,7 +193,7 @@ var outside = hand{name: "outside", before: 600 * time.Millisecond, deck: []faul
 	{name: "incident acknowledged", cards: 1, inject: incidentAcknowledged},
 }}
 
-// outage is one in which every request meets the same end.
+// outage makes every request end with the same fault.
 func outage(ctx context.Context, a *arena, random *rand.Rand) error {
 	ends := []dispatchtest.Fault{
 		dispatchtest.Unavailable, dispatchtest.OverloadedFor, dispatchtest.ErrorBefore,
@@ -221,7 +219,7 @@ func paused(ctx context.Context, a *arena, random *rand.Rand) error {
 	})
 }
 
-// intentCancelled pauses the provider first, so that there is something that waits.
+// intentCancelled pauses the provider first, so that an intent waits.
 func intentCancelled(ctx context.Context, a *arena, random *rand.Rand) error {
 	return a.pause(random, func(provider string) error {
 		intent, err := a.oneOf(ctx, random, `SELECT intent_id FROM outbox.queue WHERE NOT lookup AND NOT maybe_applied AND provider = $1 LIMIT 20`, provider)
@@ -234,7 +232,7 @@ func intentCancelled(ctx context.Context, a *arena, random *rand.Rand) error {
 
 var providers = []string{"keyed", "set", "once", "asked", "shop", "refunds"}
 
-// pause shuts a provider for as long as meanwhile takes.
+// pause pauses a provider while meanwhile runs.
 func (a *arena) pause(random *rand.Rand, meanwhile func(provider string) error) error {
 	provider := providers[random.IntN(len(providers))]
 	if err := a.operator.does("providers", "pause", provider); err != nil {
@@ -276,14 +274,14 @@ func incidentAcknowledged(ctx context.Context, a *arena, random *rand.Rand) erro
 	return a.operator.does("incidents", "ack", incident)
 }
 
-// mine is a failpoint that goes off at a hit of up to within, or at each.
+// mine is a failpoint that acts at one hit, at random up to within, or at each hit.
 type mine struct {
 	point  failpoint.Point
 	action string
-	within int // 0: each
+	within int // 0 for each hit
 }
 
-// Points that rows pass by the second go off later than those of rare moments.
+// Points that are hit many times a second act later than points that are hit rarely.
 var minefield = []mine{
 	{failpoint.ClaimCommitted, "kill", 10},
 	{failpoint.ClaimCommitted, "stop", 10},
@@ -304,21 +302,21 @@ var minefield = []mine{
 	{failpoint.PageSent, "kill", 3},
 }
 
-// mines are laid for the daemons to come, until there are to be no more.
+// mines gives failpoints to the daemons that start, until it is swept.
 type mines struct {
 	seed      uint64
 	chronicle *chronicle
 	swept     atomic.Bool
 
 	mu    sync.Mutex
-	lives map[string]uint64 // of each replica, so far
+	lives map[string]uint64 // number of daemons of each replica so far
 }
 
 func newMines(seed uint64, chronicle *chronicle) *mines {
 	return &mines{seed: seed, chronicle: chronicle, lives: map[string]uint64{}}
 }
 
-// next is for a replica's next daemon; two thirds of them get one.
+// next returns the failpoint of a replica's next daemon. Two thirds of the daemons get one.
 func (m *mines) next(replica string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -334,8 +332,8 @@ func (m *mines) next(replica string) string {
 	return fmt.Sprintf("%s=%s@%d", mine.point, mine.action, 1+random.IntN(mine.within))
 }
 
-// wentOff counts, and lets what stopped or waits go on: suspended for longer
-// than its lease, but not for so long that its rows were looked up in vain.
+// wentOff counts a failpoint that acted. If the failpoint stopped the daemon or holds a row, wentOff lets it continue
+// after the suspension.
 func (m *mines) wentOff(daemon *program.Daemon, line string) {
 	m.chronicle.note(failpoints, strings.TrimPrefix(line, "failpoint "), nil)
 	switch {
@@ -346,25 +344,23 @@ func (m *mines) wentOff(daemon *program.Daemon, line string) {
 	}
 }
 
-// fault is one kind of harm. inject does it, undoes it, and returns; an error
-// says that there was nothing to harm.
+// fault is one kind of fault. inject injects it, undoes it, and returns. It returns an error if there was nothing to
+// break.
 type fault struct {
 	name   string
-	cards  int  // how often it is in the deck
-	lucky  bool // it may find nothing to harm for a whole run
+	cards  int  // number of its cards in the deck
+	lucky  bool // it may find nothing to break in a whole run
 	inject func(ctx context.Context, a *arena, random *rand.Rand) error
 }
 
-// hand is one of those that do harm at the same time. It deals its deck to the
-// end before it shuffles again, so every kind comes up.
+// hand is a source of faults. It injects its whole deck before it shuffles again, so that every kind comes up.
 type hand struct {
 	name   string
 	deck   []fault
-	before time.Duration // at most, each time
+	before time.Duration // the longest pause before a fault
 }
 
-// play goes on until ctx ends. What the seed decides of one card does not hang
-// on how long the others took.
+// play injects faults until ctx ends. The random choices for one card do not depend on how long the other cards took.
 func (h hand) play(ctx context.Context, a *arena) {
 	for round := uint64(0); ; round++ {
 		for number, card := range h.shuffled(a.seed, round) {
@@ -395,7 +391,7 @@ func hashed(text string) uint64 {
 	return hash.Sum64()
 }
 
-// between draws a length of time.
+// between returns a random duration.
 func between(random *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(random.Float64()*float64(most-least))
 }

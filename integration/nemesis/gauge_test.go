@@ -43,7 +43,7 @@ func (g *gauge) run(ctx context.Context) {
 	}
 }
 
-// read leaves out replicas that do not answer now.
+// read skips replicas that do not answer now.
 func (g *gauge) read(ctx context.Context) {
 	connections, err := g.connections(ctx)
 	if err != nil {
@@ -78,7 +78,7 @@ func (g *gauge) connections(ctx context.Context) (map[string]int, error) {
 	return counts, err
 }
 
-// take reads what a daemon says of itself.
+// take reads the metrics of a daemon.
 func take(r *replica) (sample, error) {
 	metrics, err := r.metrics()
 	if err != nil {
@@ -91,7 +91,7 @@ func take(r *replica) (sample, error) {
 	}, nil
 }
 
-// value is that of a metric without labels.
+// value returns the value of a metric without labels.
 func value(metrics, name string) int {
 	_, after, _ := strings.Cut(metrics, "\n"+name+" ")
 	line, _, _ := strings.Cut(after, "\n")
@@ -99,8 +99,8 @@ func value(metrics, name string) int {
 	return int(number)
 }
 
-// median is that of each column, over a window of a replica's samples: from and
-// to are fractions of all of them.
+// median returns the median of each column in a window of a replica's samples. from and to are fractions of all
+// samples.
 func (g *gauge) median(replica string, from, to float64) sample {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -134,11 +134,10 @@ func (g *gauge) mostMiB() (most int) {
 	return most
 }
 
-// enough is far more than a daemon at rest takes of anything; raced ones take
-// a multiple of the memory.
+// enough is far more than a daemon at rest uses. A daemon with the race detector uses several times the usual memory.
 var enough = sample{MiB: 400, Goroutines: 600, Files: 300, Connections: 40}
 
-// exceeds names what a sample has more of.
+// exceeds names each column in which the sample is larger than most.
 func (s sample) exceeds(most sample) (what []string) {
 	for name, pair := range map[string][2]int{
 		"MiB": {s.MiB, most.MiB}, "goroutines": {s.Goroutines, most.Goroutines},
@@ -151,7 +150,7 @@ func (s sample) exceeds(most sample) (what []string) {
 	return what
 }
 
-// assertBounded looks at the fleet as it is now.
+// assertBounded checks the present state of the fleet.
 func (g *gauge) assertBounded(t testing.TB) {
 	t.Helper()
 	connections, err := g.connections(t.Context())
@@ -172,8 +171,8 @@ func (g *gauge) assertBounded(t testing.TB) {
 	}
 }
 
-// assertNoGrowth compares the enduring daemon's last fifth with an early one,
-// and leaves room for what varies.
+// assertNoGrowth compares the last fifth of the enduring daemon's samples with an early fifth. It allows for normal
+// variation.
 func (g *gauge) assertNoGrowth(t testing.TB) {
 	t.Helper()
 	for _, replica := range g.arena.fleet {
@@ -189,10 +188,10 @@ func (g *gauge) assertNoGrowth(t testing.TB) {
 	}
 }
 
-// chronicle counts what was broken, and remembers the last of it.
+// chronicle counts the injected faults, and remembers the last ones.
 type chronicle struct {
 	mu     sync.Mutex
-	begun  time.Time // the storm
+	begun  time.Time // start of the storm
 	counts map[string]int
 	last   []string
 }
@@ -203,7 +202,7 @@ func newChronicle() *chronicle {
 	return &chronicle{begun: time.Now(), counts: map[string]int{}}
 }
 
-// begin starts the clock.
+// begin sets the start of the storm.
 func (c *chronicle) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -216,8 +215,7 @@ func (c *chronicle) elapsed() time.Duration {
 	return time.Since(c.begun).Round(time.Second)
 }
 
-// note writes down a fault, and what there is to be said of it; one that could
-// not be injected is not counted.
+// note records a fault with its details. A fault that could not be injected is not counted.
 func (c *chronicle) note(fault, detail string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,27 +1,27 @@
-// Package nemesis_test lets three daemons of the real program do their work
-// while all that can break does, at random from a seed; then heals everything,
-// waits for rest, and holds the accounts of what happened against each other.
+// Package nemesis_test injects all kinds of faults into three daemons of the real program while they work. The faults
+// are random and come from a seed. Then the test repairs everything, waits until no work remains, and compares the
+// accounts of what happened.
 //
 //	go test ./integration/nemesis                                  # one seed, in CI
 //	CHAOS_SEED=42 CHAOS_DURATION=2m go test ./integration/nemesis  # that one again, longer
 //	DRAINER_MUTANT=doubt_repeated go test ./integration/nemesis    # a broken program: must fail
 //	make soak                                                      # an hour
 //
-// A seed decides what is broken, in which order and how; when it hits whom is
-// left to the machine. The words for it:
+// A seed decides the faults, their order and their details. The time of each fault, and what it hits, also depend on
+// the machine. The code uses these words:
 //
-//	trial    a whole run: storm, healing, rest, judgement
-//	arena    the rig with all that can be broken in it
-//	storm    the time in which things break
-//	hand     who breaks things: one for processes, one for the database, one for the rest
-//	deck     a hand's faults, dealt to the end before it is shuffled again
-//	card     a fault in a deck, as often as it has cards
-//	lucky    a fault that may find nothing to break for a whole run
+//	trial    a whole run: storm, repair, rest, judgement
+//	arena    the rig with everything that can be broken
+//	storm    the time in which faults are injected
+//	hand     a source of faults: one for processes, one for the database, one for the rest
+//	deck     the faults of a hand; all are injected before the deck is shuffled again
+//	card     one entry of a deck; a fault may have several
+//	lucky    a fault that may find nothing to break in a whole run
 //	mine     a failpoint that the next daemon of a replica starts with
 //	replica  a place in the fleet; a life is one daemon in that place
-//	line     the proxy through which a replica, or the agents, talk to Postgres
-//	gauge    what each daemon takes of the machine, every second
-//	watch    looks for secrets in all that daemons say
+//	line     the proxy between Postgres and a replica, or the agents
+//	gauge    each daemon's use of memory and other resources, every second
+//	watch    looks for secrets in all output of the daemons
 package nemesis_test
 
 import (
@@ -55,7 +55,7 @@ func TestNothingIsLostOrDoubledWhateverBreaks(t *testing.T) {
 	}
 }
 
-// trial is a storm, and what is left of it.
+// trial runs a storm, and checks the outbox after it.
 func trial(t *testing.T, seed uint64, lasts time.Duration) *gauge {
 	t.Helper()
 	a := newArena(t, seed)
@@ -169,13 +169,13 @@ func newArena(t testing.TB, seed uint64) *arena {
 
 const replicas = 3
 
-// isRaced tells whether this test was built with -race: then its daemons are, too.
+// isRaced reports whether this test was built with -race. Its daemons are then built with it, too.
 func isRaced() bool {
 	built, _ := debug.ReadBuildInfo()
 	return slices.Contains(built.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// startFleet returns once each replica serves.
+// startFleet starts the replicas, and returns once each of them serves.
 func (a *arena) startFleet() {
 	a.t.Helper()
 	build := program.WithFailpoints
@@ -201,7 +201,7 @@ func (a *arena) startFleet() {
 	})
 }
 
-// everyDaemon serves, and is so.
+// everyDaemon reports whether every replica serves, and every daemon meets the condition.
 func (a *arena) everyDaemon(is func(*life) bool) bool {
 	all := true
 	for _, replica := range a.fleet {
@@ -213,10 +213,10 @@ func (a *arena) everyDaemon(is func(*life) bool) bool {
 
 func (a *arena) any(random *rand.Rand) *replica { return a.fleet[random.IntN(replicas)] }
 
-// mortal is one that does not endure.
+// mortal returns a replica that does not endure.
 func (a *arena) mortal(random *rand.Rand) *replica { return a.fleet[1+random.IntN(replicas-1)] }
 
-// someLines are those of one, two or all replicas.
+// someLines returns the lines of one, two or all replicas.
 func (a *arena) someLines(random *rand.Rand) (lines []*pgproxy.Proxy) {
 	for _, number := range random.Perm(replicas)[:1+random.IntN(replicas)] {
 		lines = append(lines, a.fleet[number].line)
@@ -226,8 +226,8 @@ func (a *arena) someLines(random *rand.Rand) (lines []*pgproxy.Proxy) {
 
 var errNoSuch = errors.New("there is none")
 
-// oneOf is one of what the query finds, as text. It waits a while for there to
-// be one, and for a database that is away.
+// oneOf returns one of the values that the query finds, as text. It tries again for a while if it finds none, or if
+// the database does not answer.
 func (a *arena) oneOf(ctx context.Context, random *rand.Rand, sql string, args ...any) (string, error) {
 	for range 15 {
 		rows, _ := a.DB.Query(ctx, `SELECT found::text FROM (`+sql+`) f (found)`, args...) // CollectRows returns the error too
@@ -239,11 +239,11 @@ func (a *arena) oneOf(ctx context.Context, random *rand.Rand, sql string, args .
 	return "", errNoSuch
 }
 
-// hands are who does harm.
+// hands are the sources of faults. They work at the same time.
 var hands = []hand{processes, database, outside}
 
-// storm breaks things for that long, while agents work, and on a slow machine
-// until every fault has come up. Once it returns, each has been undone.
+// storm injects faults for that long, while agents work. On a slow machine it continues until every fault has come
+// up. When it returns, each fault has been undone.
 func (a *arena) storm(lasts time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), overtime*lasts)
 	defer cancel()
@@ -261,16 +261,16 @@ func (a *arena) storm(lasts time.Duration) {
 	all.Wait()
 }
 
-// overtime is how many times as long a storm may last.
+// overtime limits a storm to this multiple of its length.
 const overtime = 3
 
-// full is a run long enough for each fault to come up once.
+// full is the length of a run in which each fault comes up at least once.
 const full = 40 * time.Second
 
-// often is enough of each fault, however long it lasts.
+// often limits how often a fault must come up, also in a long run.
 const often = 5
 
-// missing are the faults that came up too rarely, bad luck aside.
+// missing returns the faults that came up too rarely, except for the lucky ones.
 func (a *arena) missing(lasted time.Duration) (kinds []string) {
 	for _, fault := range a.faults() {
 		if !fault.lucky && a.chronicle.count(fault.name) < min(int(lasted/full), often) {
@@ -291,12 +291,11 @@ func (a *arena) faults() []fault {
 func (a *arena) decideNowAndThen(ctx context.Context) {
 	for ctx.Err() == nil {
 		linger(ctx, 3*time.Second)
-		_ = decide(ctx, a.Rig) // the database may be away; there will be a next time
+		_ = decide(ctx, a.Rig) // the database may not answer; the next call tries again
 	}
 }
 
-// heal takes the mines away with the daemons that carry them, and waits until
-// the fleet is whole.
+// heal ends the daemons that carry a mine, and waits until every replica serves again.
 func (a *arena) heal() {
 	a.t.Helper()
 	a.mines.swept.Store(true)

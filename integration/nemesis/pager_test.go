@@ -16,7 +16,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
-// pager receives incidents, unless it is down.
+// pager receives pages, unless it is down.
 type pager struct {
 	url    string
 	watch  *watch
@@ -27,7 +27,7 @@ type pager struct {
 	received map[group]bool
 }
 
-// group counts the open incidents of a kind at a provider. A page is about one.
+// group counts the open incidents of one kind at one provider. Each page is about one group.
 type group struct {
 	Kind     string `json:"kind"`
 	Provider string `json:"provider"`
@@ -67,7 +67,7 @@ func (p *pager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// missing are those of the groups that it knows nothing of.
+// missing returns the groups for which no page has come.
 func (p *pager) missing(groups []group) (missing []group) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,11 +79,11 @@ func (p *pager) missing(groups []group) (missing []group) {
 	return missing
 }
 
-// silence is for how long a pager with pages to come may receive nothing: longer
-// than the interval at which stuck jobs are looked for.
+// silence is how long the pager may wait for the next missing page. It is longer than the interval at which stuck
+// jobs are looked for.
 const silence = 45 * time.Second
 
-// assertPaged waits until the pager knows of every incident that is open.
+// assertPaged waits until a page has come for each group of open incidents.
 func (a *arena) assertPaged() {
 	a.t.Helper()
 	open, err := a.open()
@@ -101,9 +101,9 @@ func (a *arena) assertPaged() {
 	}
 }
 
-// open are the groups with incidents that are not acknowledged. Pages whose sender was killed
-// count as being sent for 20 s, and a group that grew is told of after five minutes; here
-// these pass at once. Warnings reach no channel that has no match.
+// open returns the groups of open incidents that are not acknowledged. It first ends two waits: a page whose sender
+// was killed counts as being sent for 20 s, and a page about a group that grew comes after five minutes. A key
+// collision is a warning, and a channel without a match gets no warnings.
 func (a *arena) open() ([]group, error) {
 	_, err := a.DB.Exec(context.Background(), `UPDATE outbox.page SET left_until = NULL, told_at = told_at - interval '6 minutes'`)
 	if err != nil {
@@ -118,8 +118,7 @@ func (a *arena) open() ([]group, error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[group])
 }
 
-// await returns what it is missing once it has all, or has received
-// nothing more of them for too long.
+// await returns the groups that are still missing, once none is missing or none has come for too long.
 func (p *pager) await(groups []group) []group {
 	left, last := p.missing(groups), time.Now()
 	for len(left) > 0 && time.Since(last) < silence {

@@ -22,10 +22,10 @@ import (
 	"github.com/agentoutbox/drainer/migrations"
 )
 
-// replica is one place in the fleet: a daemon, and after its end another one.
+// replica is one place in the fleet. When its daemon ends, it gets another one.
 type replica struct {
 	name    string
-	endures bool // its first daemon is to live until the end
+	endures bool // its first daemon must live until the end
 	line    *pgproxy.Proxy
 	watch   *watch
 	mines   *mines
@@ -35,10 +35,10 @@ type replica struct {
 	url     string // of the database, through its line
 
 	current atomic.Pointer[life]
-	done    chan struct{} // no daemon follows the one that ended
+	done    chan struct{} // closed when no further daemon will start
 
 	mu     sync.Mutex
-	faults []string // that no daemon may show: a race, a panic, an end of its own accord
+	faults []string // a data race, a panic, or a daemon that ended by itself
 }
 
 // life is one daemon of a replica.
@@ -46,7 +46,7 @@ type life struct {
 	*program.Daemon
 	base   atomic.Pointer[string] // of its HTTP server; nil until it serves
 	mined  bool
-	sprung atomic.Bool // its mine went off
+	sprung atomic.Bool // its mine acted
 	ending atomic.Bool // it was stopped
 }
 
@@ -66,8 +66,8 @@ func newReplica(t testing.TB, name string, program *program.Program, config, dat
 	}
 }
 
-// run starts a daemon whenever there is none, as an orchestrator would, until
-// ctx ends and the daemon does.
+// run starts a new daemon when one has ended, as an orchestrator does. It returns when ctx and then the last daemon
+// have ended.
 func (r *replica) run(ctx context.Context) {
 	defer close(r.done)
 	for ctx.Err() == nil {
@@ -76,7 +76,7 @@ func (r *replica) run(ctx context.Context) {
 	}
 }
 
-// live starts a daemon and listens to it until it is gone.
+// live starts a daemon and reads its log until it has ended.
 func (r *replica) live() {
 	env := []string{"DATABASE_URL=" + r.url}
 	mine := r.mines.next(r.name)
@@ -98,9 +98,8 @@ func (r *replica) live() {
 
 const databaseUnreachable = 4
 
-// mayEndWith allows the exit codes of the signals that were sent, and that of a
-// daemon that loses the database at its start. A daemon that was stopped may
-// fail to settle everything.
+// mayEndWith allows the exit codes of the signals that were sent, and those of a daemon that loses the database at
+// its start. A daemon that was stopped may fail to settle everything.
 func mayEndWith(code int, life *life) bool {
 	began := life.base.Load() != nil
 	switch code {
@@ -150,7 +149,7 @@ func (r *replica) assertSound(t testing.TB) {
 
 var errNotServing = errors.New("no daemon serves there")
 
-// serving is the daemon that serves now.
+// serving returns the daemon that serves now.
 func (r *replica) serving() (*life, error) {
 	life := r.current.Load()
 	if life == nil || life.base.Load() == nil {
@@ -184,7 +183,7 @@ func (l *life) disarm() bool {
 	return l.mined
 }
 
-// impatient gives up on a suspended daemon.
+// impatient does not wait for a suspended daemon.
 var impatient = http.Client{Timeout: time.Second}
 
 // metrics returns the metrics of its daemon.
@@ -203,7 +202,7 @@ func (r *replica) metrics() (string, error) {
 	return string(body), err
 }
 
-// end kills whatever runs there until no daemon follows it.
+// end kills the daemons of the replica until no further daemon starts.
 func (r *replica) end() {
 	for {
 		if life := r.current.Load(); life != nil {
@@ -217,8 +216,7 @@ func (r *replica) end() {
 	}
 }
 
-// cluster is a Postgres of its own, as durable as Postgres is by default, that
-// may crash.
+// cluster is a separate Postgres that may crash. It has Postgres's default durability.
 type cluster struct{ server *throwaway.Server }
 
 func startCluster(t testing.TB) cluster {
@@ -234,7 +232,7 @@ func startCluster(t testing.TB) cluster {
 	return cluster{server}
 }
 
-// crash takes the server away for that long, whatever becomes of ctx meanwhile.
+// crash kills the server, and starts it again after that time, or earlier if ctx ends.
 func (c cluster) crash(ctx context.Context, downFor time.Duration) error {
 	if err := c.server.Kill(); err != nil {
 		return err
@@ -253,16 +251,15 @@ func linger(ctx context.Context, duration time.Duration) {
 	}
 }
 
-// configuration is the daemons' file, which changes while they run.
+// configuration is the file of the daemons. It changes while they run.
 type configuration struct {
 	path string
 	text string
 }
 
-// newConfiguration adds what is missing to the file of a rig: credentials and a
-// pager, which is notified so often that repetitions compete with news.
-// Breakers and rows that cannot succeed end sooner, so that rest comes soon.
-// Absence is believed later than any suspended daemon may still send.
+// newConfiguration adds credentials and a pager to the rig's file. Pages are repeated so often that repetitions
+// compete with new pages. Breakers open for a shorter time and rows get fewer attempts, so that the work ends soon. A
+// lookup's margin is longer than any suspended daemon can delay a request.
 func newConfiguration(t testing.TB, path, pagerURL string) *configuration {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -282,8 +279,8 @@ func newConfiguration(t testing.TB, path, pagerURL string) *configuration {
 	return c
 }
 
-// limit sets how many requests each provider may have at once. The file changes
-// all at once: a daemon may be reading it.
+// limit sets the concurrency of each provider. It replaces the whole file at once, because a daemon may be reading
+// it.
 func (c *configuration) limit(concurrency int) error {
 	text := strings.ReplaceAll(c.text, "concurrency: 16", fmt.Sprintf("concurrency: %d", concurrency))
 	if err := os.WriteFile(c.path+".new", []byte(text), 0o600); err != nil {

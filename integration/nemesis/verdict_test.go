@@ -18,7 +18,7 @@ import (
 	"github.com/agentoutbox/drainer/integration/history"
 )
 
-// judge looks at everything once there is rest.
+// judge checks everything when no work remains.
 func (a *arena) judge(gauge *gauge, lasted time.Duration) {
 	a.t.Helper()
 	a.assertPaged()
@@ -37,7 +37,7 @@ func (a *arena) judge(gauge *gauge, lasted time.Duration) {
 	tallyOf(accounts).assertEventful(a.t, lasted)
 }
 
-// assertFaults fails a run in which some fault never happened.
+// assertFaults fails a run in which a fault happened too rarely.
 func (a *arena) assertFaults(lasted time.Duration) {
 	a.t.Helper()
 	for _, fault := range a.faults() {
@@ -48,7 +48,7 @@ func (a *arena) assertFaults(lasted time.Duration) {
 	}
 }
 
-// backlog counts the work left, by kind.
+// backlog counts the remaining work, by kind.
 const backlog = `
 	SELECT (SELECT count(*) FROM outbox.queue) queued, (SELECT count(*) FROM outbox.claim) claims,
 	       (SELECT count(*) FROM outbox.saga WHERE state = 'begun') sagas`
@@ -65,10 +65,10 @@ func (a *arena) left(ctx context.Context) (left, error) {
 	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[left])
 }
 
-// patience bounds the way back to rest.
+// patience bounds the time until no work remains.
 const patience = 2 * time.Minute
 
-// awaitRest returns once nothing is left to do, within patience.
+// awaitRest returns once no work remains, within patience.
 func (a *arena) awaitRest() {
 	a.t.Helper()
 	begun := time.Now()
@@ -87,7 +87,7 @@ func (a *arena) awaitRest() {
 	}
 }
 
-// describeLeft logs some of what does not end.
+// describeLeft logs some of the intents that do not end.
 func (a *arena) describeLeft() {
 	rows, err := a.DB.Query(context.Background(), `
 		SELECT concat_ws(' ', 'intent', s.intent_id, s.agent_run_id, s.step_id, s.tool_name, s.status, s.last_outcome, s.last_error, g.state,
@@ -126,9 +126,9 @@ func (a *arena) completions() (counts map[string]int, all bool) {
 	return counts, true
 }
 
-const fresh = 5 // intents that each replica is to complete after all that
+const fresh = 5 // intents that each replica must complete after the storm
 
-// everyReplicaWorks gives the fleet new intents until each has done its part.
+// everyReplicaWorks enqueues new intents until each replica has completed some of them.
 func (a *arena) everyReplicaWorks() {
 	a.t.Helper()
 	var before map[string]int
@@ -157,7 +157,7 @@ func (l left) String() string {
 	return fmt.Sprintf("%d queued, %d claims, %d sagas", l.Queued, l.Claims, l.Sagas)
 }
 
-// tally is how much happened.
+// tally counts the events of a run.
 type tally struct {
 	Intents, Effects, Retries, Unknown, NoAnswer, Sagas, Compensated, Undone int
 }
@@ -193,7 +193,7 @@ func tallyOf(accounts history.Accounts) tally {
 	return counts
 }
 
-// assertEventful fails a run in which too little happened to break.
+// assertEventful fails a run in which too little happened.
 func (c tally) assertEventful(t testing.TB, lasted time.Duration) {
 	t.Helper()
 	t.Logf("%+v", c)
@@ -211,7 +211,7 @@ func (c tally) assertEventful(t testing.TB, lasted time.Duration) {
 	}
 }
 
-// What must not stand in any output.
+// These secrets must not be in any output.
 const (
 	canary        = "canary-9f41c7"
 	providerToken = canary + "-token"
@@ -221,12 +221,12 @@ const (
 // credentials are the environment variables of the configuration.
 var credentials = []string{"PROVIDER_TOKEN=" + providerToken, "PAGER_SECRET=" + pagerSecret}
 
-// watch looks for secrets in all that the daemons say.
+// watch looks for secrets in all output of the daemons.
 type watch struct {
-	secrets map[string]string // by what they are
+	secrets map[string]string // by their description
 
 	mu    sync.Mutex
-	leaks map[string]string // what leaked, by place
+	leaks map[string]string // the leaked secret, by place
 }
 
 func newWatch(t testing.TB, databaseURL string) *watch {
@@ -246,7 +246,7 @@ func newWatch(t testing.TB, databaseURL string) *watch {
 	}
 }
 
-// read looks at some text of that place.
+// read looks for secrets in a text from that place.
 func (w *watch) read(place, text string) {
 	for name, secret := range w.secrets {
 		if strings.Contains(text, secret) {
@@ -268,7 +268,7 @@ func (w *watch) assertSilence(t testing.TB) {
 
 const every = 10 * time.Second
 
-// report says now and then where things stand.
+// report logs the progress every ten seconds.
 func (a *arena) report(ctx context.Context, gauge *gauge) {
 	effects := 0
 	for ctx.Err() == nil {

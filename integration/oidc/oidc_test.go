@@ -1,5 +1,5 @@
-// Package oidc_test has a person log in at a real issuer. It is a module of its own: the program does
-// not depend on the issuer.
+// Package oidc_test tests a login at a real OpenID issuer. It is a separate module, so that the program does not
+// depend on the issuer.
 package oidc_test
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer/doctor"
 )
 
-// people says who is in which group, at the endpoint userinfo alone.
+// people adds the groups of a user to the answer of the userinfo endpoint, and nowhere else.
 type people struct{ *storage.Storage }
 
 func (p people) SetUserinfoFromToken(ctx context.Context, info *oidc.UserInfo, tokenID, subject, origin string) error {
@@ -34,7 +34,7 @@ func (p people) SetUserinfoFromToken(ctx context.Context, info *oidc.UserInfo, t
 	return err
 }
 
-// browser follows redirects, and has the issuer's login page answered.
+// browser follows redirects and fills in the issuer's login page.
 type browser struct {
 	t       *testing.T
 	console *httptest.Server
@@ -47,18 +47,18 @@ func newBrowser(t *testing.T) *browser {
 	return newBrowserFor(t, "", io.Discard)
 }
 
-// newBrowserFor is at a console that people of one group may view.
+// newBrowserFor returns a browser for a console. If viewers is set, only people of this group may view the console.
 func newBrowserFor(t *testing.T, viewers string, log io.Writer) *browser {
 	t.Helper()
 	b := &browser{t: t, console: httptest.NewUnstartedServer(nil), issuer: httptest.NewUnstartedServer(nil)}
 	at, issuer := "http://"+b.console.Listener.Addr().String(), "http://"+b.issuer.Listener.Addr().String()
-	storage.RegisterClients(storage.WebClient(at, "secret", at+"/oidc/callback")) // the clients are the whole process's
+	storage.RegisterClients(storage.WebClient(at, "secret", at+"/oidc/callback")) // the process has one list of clients
 	b.issuer.Config.Handler = exampleop.SetupServer(issuer, people{storage.NewStorage(storage.NewUserStore(issuer))}, slog.New(slog.DiscardHandler), false)
 	access, err := console.OIDC{Issuer: issuer, ClientID: at, Secret: "secret", URL: at, Groups: "groups", Operators: "on-call", Viewers: viewers}.Access(slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The doctor's page is the one that needs no database here.
+	// The doctor's page needs no database here.
 	well := func(context.Context) []doctor.Finding { return nil }
 	if b.console.Config.Handler, err = console.New(console.Options{Access: access, Doctor: well}); err != nil {
 		t.Fatal(err)
@@ -88,8 +88,8 @@ func (b *browser) read(response *http.Response, err error) (int, string, *url.UR
 	return response.StatusCode, string(text), response.Request.URL
 }
 
-// login begins at the console, and answers the issuer as a user; tamper sees the console's cookies before
-// the browser comes back.
+// login starts at the console and logs in at the issuer as the user. tamper may change the console's cookies before
+// the browser returns to the console.
 func (b *browser) login(user string, tamper func(*http.Cookie)) (int, string) {
 	b.t.Helper()
 	_, _, asked := b.read(b.Get(b.console.URL + "/login?to=/doctor"))
@@ -150,14 +150,15 @@ func TestFailedLoginsAreLogged(t *testing.T) {
 			t.Errorf("a guess: %d, want 401", code)
 		}
 	}
-	b.console.Close() // what it wrote may be read
+	b.console.Close() // no handler writes to the log any more
 	lines := strings.Count(log.String(), "a login was refused")
 	if lines < 5 || lines > 20 || !strings.Contains(log.String(), "mode=oidc address=127.0.0.1 error=") || strings.Contains(log.String(), "stolen") {
 		t.Errorf("logged %s", log.String())
 	}
 }
 
-// Behind an ingress they have the person's address.
+// Behind an ingress, strangers and a person have the same address. A limit for strangers must not keep the person
+// out.
 func TestStrangersKeepNoPersonOutAndAskTheIssuerSeldom(t *testing.T) {
 	b := newBrowser(t)
 	callback := func(cookie string) {
@@ -182,7 +183,7 @@ func TestStrangersKeepNoPersonOutAndAskTheIssuerSeldom(t *testing.T) {
 	}
 	begun := time.Now()
 	var forgers sync.WaitGroup
-	for range 16 { // whose cookies have the state that they send
+	for range 16 { // their cookies have the state that they send
 		forgers.Go(func() { callback("drainer_login=forged.nonce.verifier.Lw") })
 	}
 	if code, text := b.login("test-user2", nil); code != http.StatusOK || !strings.Contains(text, "test-user2, viewer") {

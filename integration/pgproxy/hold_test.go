@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
-// ways to commit an INSERT of the number 1.
+// ways lists ways to commit an INSERT of the number 1.
 var ways = map[string]func(ctx context.Context, conn *pgx.Conn) error{
 	"a pipeline": func(ctx context.Context, conn *pgx.Conn) error {
 		var batch pgx.Batch

@@ -2,7 +2,7 @@ package program
 
 import "testing"
 
-// The code moves on under the mutants; what they break must still be there.
+// The code changes over time. The guard that each mutant removes must still be there.
 func TestEachMutantStillBreaksWhatIsThere(t *testing.T) {
 	t.Parallel()
 	for _, mutant := range Mutants {

@@ -13,11 +13,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// A judge says which calls of a statement a stranger could take over. Postgres looks for a
-// function or an operator in every schema of the search_path, and pg_catalog's wins for sure
-// only where it fits the arguments exactly. Where an argument would be cast first, where it is
-// a literal that has no type yet, and where a parameter takes any type, one in another schema
-// can fit better.
+// A judge finds the calls of a statement that a stranger could take over. Postgres looks for a function or an
+// operator in every schema of the search_path. The one in pg_catalog is sure to win only if it fits the arguments
+// exactly. One in another schema can fit better if an argument needs a cast, if a literal has no type yet, or if a
+// parameter takes any type.
 type judge struct {
 	conn      *pgx.Conn
 	printed   string // the analyzed statement
@@ -31,7 +30,7 @@ type routine struct {
 	catalog  bool // it is in pg_catalog
 	variadic bool
 	takes    []int // types
-	any      []int // those of them that take more than one type
+	any      []int // those types that stand for several types
 }
 
 const routinesSQL = `SELECT p.oid::int, p.proname, p.pronamespace = 'pg_catalog'::regnamespace, p.provariadic <> 0::oid,
@@ -82,7 +81,7 @@ func (j *judge) declared(ctx context.Context, sql string) (map[int]routine, erro
 	return all, err
 }
 
-// verdicts names each call of a statement that a stranger could take over, and the reason.
+// verdicts returns each call of a statement that a stranger could take over, with the reason.
 func (j *judge) verdicts(ctx context.Context, sql string) ([]string, error) {
 	tree, err := j.analyze(ctx, sql)
 	if err != nil {
@@ -99,7 +98,7 @@ func (j *judge) verdicts(ctx context.Context, sql string) ([]string, error) {
 	return slices.Compact(s.found), nil
 }
 
-// strangers are the functions and operators of a statement that Postgres finds in public.
+// strangers returns the functions and operators of a statement that Postgres finds in public.
 func (j *judge) strangers(ctx context.Context, sql string) (found []string, err error) {
 	if _, err = j.conn.Exec(ctx, "SET search_path = public"); err != nil {
 		return nil, err
@@ -133,7 +132,7 @@ func (j *judge) analyze(ctx context.Context, sql string) (*node, error) {
 type statement struct {
 	*judge
 	sql      string
-	unnested map[int]int // how many functions stand at a place
+	unnested map[int]int // number of functions at each location
 	found    []string
 }
 
@@ -150,7 +149,7 @@ var (
 func (s *statement) examine(n *node) {
 	switch n.name {
 	case "FUNCEXPR":
-		if n.text("funcformat") == "0" { // else a cast, or SQL's own syntax, which is always pg_catalog's
+		if n.text("funcformat") == "0" { // the others are casts and SQL's own syntax, which always use pg_catalog
 			s.call(n, n.number("funcid"), n.nodes("args"))
 		}
 	case "WINDOWFUNC":
@@ -175,10 +174,10 @@ func (s *statement) examine(n *node) {
 func (s *statement) call(n *node, id int, args []*node) {
 	at, declared := n.number("location"), s.routines[id]
 	if !declared.catalog || qualifiedFunction.MatchString(s.from(at)) {
-		return // a name outside of pg_catalog can only have been found by its schema
+		return // the text must name the schema of a function outside of pg_catalog
 	}
 	if declared.name == "unnest" && len(args) == 1 && s.unnested[at] > 1 {
-		return // of several arrays, in FROM, it is pg_catalog's by the grammar
+		return // in FROM with several arrays, the grammar always uses pg_catalog
 	}
 	var why string
 	switch {
@@ -217,7 +216,7 @@ func (s *statement) operate(at, id int, args []*node) {
 			untyped++
 		}
 	}
-	// A literal without a type is taken for what stands on the other side, and that alone is exact.
+	// A literal without a type gets the type of the other side. Only then does it fit exactly.
 	if why == "" && untyped > 0 && (untyped == len(args) || declared.takes[0] != declared.takes[1]) {
 		why = "a literal has no type: write 'x'::text"
 	}
@@ -227,8 +226,7 @@ func (s *statement) operate(at, id int, args []*node) {
 	}
 }
 
-// inexact says why an argument does not fit the declared type without a cast; empty if it
-// does.
+// inexact returns why an argument does not fit the declared type without a cast. It returns "" if it fits.
 func (s *statement) inexact(declared routine, i int, arg *node) string {
 	if slices.Contains(declared.any, declared.takes[i]) {
 		return "it takes any type"

@@ -12,15 +12,15 @@ import (
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
-// joined are the files that put a statement together as they run, and what is put into it here.
+// joined lists the files that build a statement at run time, each with the text that this test puts into it.
 var joined = map[string]string{
 	"dispatch/postgres/send.go": "inbox.message", // a table and a function
 	"drainer/postgres/store.go": "",
 	"compensations/store.go":    "",
 }
 
-// Behind a pooler a single statement runs with the search_path of the login. Where an agent may
-// create in a schema of that path, what it creates there must not be called.
+// Behind a pooler a single statement runs with the search_path of the login. An agent may be allowed to create
+// functions in a schema of that path. The statement must not call these functions.
 func TestNoStatementOfTheProgramCallsWhatAStrangerCreates(t *testing.T) {
 	t.Parallel()
 	all, mixed, err := statements()
@@ -53,7 +53,7 @@ func TestNoStatementOfTheProgramCallsWhatAStrangerCreates(t *testing.T) {
 		found, err := j.verdicts(t.Context(), s.sql)
 		var refusal *pgconn.PgError
 		if errors.As(err, &refusal) && refusal.Message == "syntax error at end of input" {
-			continue // the beginning of others, which are judged as a whole
+			continue // it is the beginning of other statements, which are judged as a whole
 		}
 		if err != nil {
 			t.Errorf("%s: %v\n%s", s.place, err, s.sql)
@@ -64,7 +64,7 @@ func TestNoStatementOfTheProgramCallsWhatAStrangerCreates(t *testing.T) {
 	}
 }
 
-// The judge is right about a statement if the shadows that are there take it over, and only then.
+// The judge must find a statement exactly if the existing shadows take it over.
 func TestTheJudgeFindsWhatAShadowTakesOver(t *testing.T) {
 	t.Parallel()
 	url := drainertest.Database(t)
@@ -91,7 +91,7 @@ func TestTheJudgeFindsWhatAShadowTakesOver(t *testing.T) {
 		CREATE AGGREGATE public.count(int) (SFUNC = int4pl, STYPE = int);
 		CREATE AGGREGATE public.max(varchar) (SFUNC = textcat, STYPE = text);
 		CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE sql AS 'SELECT null::timestamptz'`)
-	j, err := newJudge(t.Context(), url) // after them, so that it knows them
+	j, err := newJudge(t.Context(), url) // after the shadows, so that it knows them
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestTheJudgeFindsWhatAShadowTakesOver(t *testing.T) {
 		}
 	}
 
-	// What depends on the client, or on the shadow, is refused in any case.
+	// The judge always refuses a statement that depends on the client or on the shadow.
 	for _, sql := range []string{
 		`SELECT FROM outbox.intent WHERE id = $1`,
 		`SELECT length($1)`,

@@ -26,13 +26,13 @@ const (
 	module = "github.com/agentoutbox/drainer/"
 )
 
-// elsewhere holds no SQL that daemon or CLI run as a login of their own: what tests need, what
-// a user is shown or copies, the demo with its own database, and the schema's migrations, whose
-// functions name their search_path.
+// elsewhere lists folders without SQL that the daemon or the CLI runs under its own login. They hold tests, texts
+// that a user sees or copies, the demo with its own database, and the migrations, whose functions set their
+// search_path.
 var elsewhere = []string{"clients", "demo", "deploy", "dispatch/postgres/inbox.sql", "drainertest", "examples", "integration", "migrations/sql", "model", "testdata"}
 
-// statements are all of the program, and mixed what of its Go looks like a part of a
-// statement that is put together as the program runs.
+// statements returns all statements of the program. mixed has the Go expressions that look like a part of a statement
+// and are built at run time.
 func statements() (all, mixed []source, err error) {
 	folders := map[string]bool{}
 	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -75,7 +75,7 @@ func statements() (all, mixed []source, err error) {
 	return append(all, program.whole...), program.mixed, nil
 }
 
-// render makes the statements of a template as claim.go and settle.go do.
+// render makes the statements of a template in the same way as claim.go and settle.go.
 func render(text string) (all []string, err error) {
 	if !strings.Contains(text, "{{") {
 		return []string{text}, nil
@@ -98,14 +98,14 @@ func render(text string) (all []string, err error) {
 	return all, nil
 }
 
-// A program computes the constants of this module's packages. Of others it knows nothing.
+// A program computes the constants of this module's packages. It does not know other packages.
 type program struct {
 	fset         *token.FileSet
 	packages     map[string]*types.Package
 	whole, mixed []source
 }
 
-// Import is types.Importer.
+// Import implements types.Importer.
 func (p *program) Import(path string) (*types.Package, error) {
 	if known := p.packages[path]; known != nil {
 		return known, nil
@@ -133,7 +133,7 @@ func (p *program) Import(path string) (*types.Package, error) {
 		files = append(files, file)
 	}
 	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}}
-	lenient := types.Config{Importer: p, Error: func(error) {}} // it does not know what others declare
+	lenient := types.Config{Importer: p, Error: func(error) {}} // it does not know the declarations of other packages
 	known, _ := lenient.Check(path, p.fset, files, info)
 	if known == nil {
 		return nil, errors.New("no package " + path)
@@ -153,8 +153,8 @@ var (
 	goesOn = regexp.MustCompile(`\b(?:SELECT|FROM|WHERE|ORDER BY|LIMIT|VALUES)\s`)
 )
 
-// collect takes each constant that is a statement. One that is only a part of a constant is
-// judged with the whole; one that is joined to what is no constant cannot be.
+// collect takes each constant that is a statement. A constant that is only a part of another constant is judged with
+// the whole. A constant that is joined to a variable part cannot be judged.
 func (p *program) collect(file *ast.File, info *types.Info) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		expr, isExpr := n.(ast.Expr)
@@ -167,7 +167,7 @@ func (p *program) collect(file *ast.File, info *types.Info) {
 				return false // it is judged where it is declared
 			}
 			parts := []string{constant.StringVal(value)}
-			if strings.HasPrefix(parts[0], "BEGIN") { // several statements, of which none has a semicolon in it
+			if strings.HasPrefix(parts[0], "BEGIN") { // several statements, and none of them contains a semicolon
 				parts = strings.Split(parts[0], ";")
 			}
 			for _, part := range parts {

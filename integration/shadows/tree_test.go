@@ -6,14 +6,14 @@ import (
 )
 
 // node is one node of an analyzed statement, as Postgres prints it for debug_print_parse:
-// {NAME :field value :field value}. A list has no name, and its elements are all it has.
+// {NAME :field value :field value}. A list has only elements, and no name.
 type node struct {
 	name     string
 	fields   map[string][]any // each a *node, or a word
 	elements []any
 }
 
-// parseTree reads what Postgres printed.
+// parseTree parses the output of Postgres.
 func parseTree(printed string) (*node, error) {
 	r := &treeReader{rest: printed}
 	value, err := r.value(r.word())
@@ -29,7 +29,7 @@ func parseTree(printed string) (*node, error) {
 
 type treeReader struct{ rest string }
 
-// word is the next brace, parenthesis or run of other characters; empty at the end.
+// word returns the next brace, parenthesis or run of other characters. It is empty at the end.
 func (r *treeReader) word() string {
 	r.rest = strings.TrimLeft(r.rest, " \n\t")
 	if r.rest == "" {
@@ -38,7 +38,7 @@ func (r *treeReader) word() string {
 	end := 0
 	for end < len(r.rest) && !strings.ContainsRune(" \n\t(){}", rune(r.rest[end])) {
 		if r.rest[end] == '\\' {
-			end++ // what comes after it means itself
+			end++ // the next character is escaped
 		}
 		end++
 	}
@@ -93,7 +93,7 @@ func (r *treeReader) node() (*node, error) {
 	}
 }
 
-// each calls f for the node and for all that are below it.
+// each calls f for the node and for all nodes below it.
 func (n *node) each(f func(*node)) {
 	f(n)
 	for _, values := range n.fields {
@@ -110,7 +110,7 @@ func (n *node) each(f func(*node)) {
 	}
 }
 
-// text is a field of one word.
+// text returns a field of one word.
 func (n *node) text(field string) string {
 	for _, value := range n.fields[field] {
 		if word, isWord := value.(string); isWord {
@@ -126,7 +126,7 @@ func (n *node) number(field string) int {
 	return number
 }
 
-// list is a field that holds one.
+// list returns the elements of a field with a list.
 func (n *node) list(field string) []any {
 	for _, value := range n.fields[field] {
 		if list, isNode := value.(*node); isNode && list.name == "" {
@@ -136,7 +136,7 @@ func (n *node) list(field string) []any {
 	return nil
 }
 
-// nodes are those of a list.
+// nodes returns the nodes in a field's list.
 func (n *node) nodes(field string) (all []*node) {
 	for _, element := range n.list(field) {
 		if one, isNode := element.(*node); isNode {
