@@ -127,10 +127,10 @@ func (p *planner) mayClaim(l load) bool {
 }
 
 // maySearch reports whether a search of its own may start now, and if not, in how long. 0 means that the lane
-// plans none.
+// plans none. Where a search takes room from the hungry tenants, two searches never follow each other.
 func (p *planner) maySearch(l load) (may bool, in time.Duration) {
 	at, must := p.scan.mustSearch()
-	if !must || l.isSearching || l.isFailing || l.reclaimsNext || p.searchRoom(l) == 0 {
+	if !must || (p.scan.searched && !p.prefetches) || l.isSearching || l.isFailing || l.reclaimsNext || p.searchRoom(l) == 0 {
 		return false, 0
 	}
 	in = max(0, at.Sub(l.now))
@@ -143,7 +143,7 @@ func (p *planner) searchRoom(l load) int {
 	case l.stopping, l.isBarred, l.slots == 0, l.passage != passRows:
 		return 0
 	case p.prefetches:
-		return searchRows
+		return min(searchRows, max(0, l.slots+p.prefetch+searchRows-l.outstanding-l.claimingRows))
 	}
 	return min(searchRows, p.allowance(l).rows)
 }

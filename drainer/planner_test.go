@@ -284,22 +284,24 @@ func TestASearchForOtherTenantsComesBesideFullBatches(t *testing.T) {
 		may   bool
 		in    time.Duration
 	}{
-		"nothing is under way":       {func(*lane) {}, true, 0},
-		"two claims are under way":   {func(l *lane) { l.inFlight.claiming = []*share{full, full} }, true, 0},
-		"there is no room":           {func(l *lane) { l.outstanding = 9 * fullBatch }, true, 0},
-		"others serve the provider":  {func(l *lane) { l.server.shared.Store(true) }, true, 0},
-		"the last one was just now":  {func(l *lane) { l.planner.scan.searchedAt = time.Now() }, false, loneSearchInterval},
-		"one is under way":           {func(l *lane) { l.inFlight.search = search }, false, 0},
-		"no claim came since":        {func(l *lane) { l.planner.scan.searched = true }, false, 0},
-		"no tenant is hungry":        {func(l *lane) { l.planner.scan.hungry = false }, false, 0},
-		"a batch has failed":         {func(l *lane) { l.fail(errAway) }, false, 0},
-		"a reply may have been lost": {func(l *lane) { l.reclaimAt = time.Now() }, false, 0},
-		"its rows may not wait, and there is no room": {func(l *lane) { l.planner.prefetches, l.outstanding = false, 9*fullBatch }, false, 0},
-		"its rows may not wait, and there is room":    {func(l *lane) { l.planner.prefetches = false }, true, 0},
+		"nothing is under way":                           {func(*lane) {}, true, 0},
+		"two claims are under way":                       {func(l *lane) { l.inFlight.claiming = []*share{full, full} }, true, 0},
+		"there is no room":                               {func(l *lane) { l.outstanding = l.server.slots.size() + l.planner.prefetch }, true, 0},
+		"a search has exceeded it":                       {func(l *lane) { l.outstanding = 9 * fullBatch }, false, 0},
+		"others serve the provider":                      {func(l *lane) { l.server.shared.Store(true) }, true, 0},
+		"the last one was just now":                      {func(l *lane) { l.planner.scan.searchedAt = time.Now() }, false, loneSearchInterval},
+		"one is under way":                               {func(l *lane) { l.inFlight.search = search }, false, 0},
+		"no claim came since":                            {func(l *lane) { l.planner.scan.searched = true }, true, 0},
+		"its rows may not wait, and no claim came since": {func(l *lane) { l.planner.prefetches, l.planner.scan.searched = false, true }, false, 0},
+		"no tenant is hungry":                            {func(l *lane) { l.planner.scan.hungry = false }, false, 0},
+		"a batch has failed":                             {func(l *lane) { l.fail(errAway) }, false, 0},
+		"a reply may have been lost":                     {func(l *lane) { l.reclaimAt = time.Now() }, false, 0},
+		"its rows may not wait, and there is no room":    {func(l *lane) { l.planner.prefetches, l.outstanding = false, 9*fullBatch }, false, 0},
+		"its rows may not wait, and there is room":       {func(l *lane) { l.planner.prefetches, l.planner.prefetch = false, 0 }, true, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := laneTo(nil)
-			l.planner.prefetches, l.planner.scan.hungry = true, true
+			l.planner.prefetches, l.planner.prefetch, l.planner.scan.hungry = true, 4*fullBatch, true
 			test.given(l)
 			if may, in := l.planner.maySearch(l.load(t.Context())); may != test.may || in != test.in {
 				t.Errorf("%s: it may search: %t, in %s; want %t, %s", name, may, in, test.may, test.in)

@@ -27,7 +27,7 @@ const (
 // claim by their weights. The others are searched for: an index scan finds the next tenants with rows, however many
 // tenants there are. A tenant is called hungry while it may have more due rows than were claimed.
 type scan struct {
-	tenants  []*tenant     // sorted by id: all hungry ones, and of the others those that had rows last
+	tenants    []*tenant // sorted by id: all hungry ones, and of the others those that had rows last
 	searchedAt time.Time // when the last search began
 	slowUntil  time.Time // until when searches must pause, since the last one was slow
 	searched   bool      // no claim for the hungry tenants has come since the last search
@@ -101,8 +101,7 @@ func (s *scan) plan(claim *Claim, now time.Time) {
 }
 
 // mustSearch reports whether a search of its own has to come, and when. A search beside hungry tenants is not a part of
-// their claims, which are large, and so slow. But two searches never follow each other, so that the hungry tenants
-// find room, too.
+// their claims, which are large, and so slow.
 func (s *scan) mustSearch() (at time.Time, must bool) {
 	at = s.searchedAt.Add(searchInterval)
 	if len(s.tenants) < 2 {
@@ -111,7 +110,7 @@ func (s *scan) mustSearch() (at time.Time, must bool) {
 	if s.slowUntil.After(at) {
 		at = s.slowUntil
 	}
-	return at, s.hungry && !s.searched
+	return at, s.hungry
 }
 
 // search asks for the rows of tenants that are not hungry: of each known one behind its cursor, and of the unknown ones by
