@@ -145,6 +145,7 @@ func (l *lane) load(stop context.Context) load {
 		claiming:     len(l.inFlight.claiming),
 		claimingRows: l.inFlight.rows(),
 		settling:     len(l.inFlight.settling),
+		isSearching:  l.inFlight.search != nil,
 		isShared:     l.server.shared.Load(),
 		isFailing:    l.failed != nil || l.failures > 0,
 		reclaimsNext: l.reclaimIsDue(),
@@ -251,7 +252,15 @@ func (l *lane) collected(rows int) {
 // begin starts a batch that settles the collected outcomes and claims new rows, usually in one
 // commit. It does not wait for the result.
 func (l *lane) begin(life lifetimes) {
-	if !l.load(life.stop).mayBegin() {
+	load := l.load(life.stop)
+	if may, _ := l.planner.maySearch(load); may {
+		search := newShare(&l.inFlight)
+		search.claim = l.planner.nextSearch(load)
+		l.inFlight.search = search
+		l.committer.take(life.giveUp, search)
+		return
+	}
+	if !load.mayBegin() {
 		return
 	}
 	begun := time.Now()
@@ -326,7 +335,7 @@ func (l *lane) ended(settle []Settlement) []int64 {
 
 // onClaimed hands the claimed rows to the pool.
 func (l *lane) onClaimed(result claimResult) {
-	l.inFlight.claiming = without(l.inFlight.claiming, result.of)
+	l.inFlight.endClaim(result.of)
 	if result.err != nil {
 		l.planner.claimFailed(result.of.claim, time.Since(result.of.begunAt), time.Now())
 		l.claimFails = cmp.Or(l.claimFails, result.of.begunAt)
@@ -555,15 +564,16 @@ func (l *lane) adapterHangs(life lifetimes) bool {
 // already and still be settling.
 type inFlight struct {
 	claiming, settling []*share
+	search             *share // nil if none is under way
 	claimed            chan claimResult
 	settled            chan settleResult
 }
 
 func newInFlight() inFlight {
-	return inFlight{claimed: make(chan claimResult, batchesAtOnce), settled: make(chan settleResult, batchesAtOnce)}
+	return inFlight{claimed: make(chan claimResult, batchesAtOnce+1), settled: make(chan settleResult, batchesAtOnce)}
 }
 
-func (f *inFlight) any() bool { return len(f.claiming) > 0 || len(f.settling) > 0 }
+func (f *inFlight) any() bool { return len(f.claiming) > 0 || len(f.settling) > 0 || f.search != nil }
 
 func (f *inFlight) add(share *share) {
 	if share.claims() {
@@ -574,21 +584,36 @@ func (f *inFlight) add(share *share) {
 	}
 }
 
+func (f *inFlight) endClaim(ended *share) {
+	if f.search == ended {
+		f.search = nil
+		return
+	}
+	f.claiming = without(f.claiming, ended)
+}
+
 func without(shares []*share, ended *share) []*share {
 	return slices.DeleteFunc(shares, func(s *share) bool { return s == ended })
 }
 
 // rows is the most rows that the claims under way can return.
 func (f *inFlight) rows() (rows int) {
-	for _, share := range f.claiming {
+	for _, share := range f.claims() {
 		rows += share.claim.Limit
 	}
 	return rows
 }
 
+func (f *inFlight) claims() []*share {
+	if f.search == nil {
+		return f.claiming
+	}
+	return append([]*share{f.search}, f.claiming...)
+}
+
 // overdue reports a batch that was started so long ago that no committer can still be working on it.
 func (f *inFlight) overdue() bool {
-	return slices.ContainsFunc(slices.Concat(f.claiming, f.settling), func(s *share) bool {
+	return slices.ContainsFunc(slices.Concat(f.claims(), f.settling), func(s *share) bool {
 		return time.Since(s.begunAt) > 2*batchTimeout // one to wait for a committer, one for the batch itself
 	})
 }

@@ -24,6 +24,9 @@ const (
 	// maxPrefetchBytes their payloads.
 	maxPrefetch      = 1750
 	maxPrefetchBytes = 16 << 20
+	// searchRows bounds the rows of a search for further tenants. A tenant that has more becomes hungry. Where rows
+	// may be prefetched, a search may exceed the room by so many, so that it need not wait for a large claim's rows.
+	searchRows = 64
 	// maxClaimBytes bounds the payloads of one claim, so that a link of 4 Mbit/s carries them
 	// within batchTimeout. With minClaimBytes a claim returns a single row.
 	maxClaimBytes, minClaimBytes = 4 << 20, 1 << 9
@@ -85,6 +88,7 @@ type load struct {
 	claiming     int  // batches under way that claim
 	claimingRows int  // rows that these may bring
 	settling     int  // batches under way that settle
+	isSearching  bool // a search is under way, which does not count among these
 	isShared     bool // other workers serve the provider too
 	isFailing    bool // a batch has failed, and none has succeeded since
 	reclaimsNext bool // it is time to look for claims whose reply was lost
@@ -99,29 +103,57 @@ type load struct {
 	budgetIn  time.Duration // when it allows the next one; 0 if it does now
 }
 
-// isQuiet reports that no batch is under way.
+// isQuiet reports that no batch is under way, except perhaps a search.
 func (l load) isQuiet() bool { return l.claiming == 0 && l.settling == 0 }
 
 // mayBegin forbids a second concurrent batch in two cases. After a failure, or before a
-// reclaim, the lane must first know the result of the batch under way. Where several workers
+// reclaim, the lane must first know the results of all batches under way. Where several workers
 // share the provider's rows, concurrent claims would skip each other's locked rows.
 func (l load) mayBegin() bool {
-	return l.isQuiet() || (!l.isFailing && !l.reclaimsNext && !l.isShared)
+	if l.isFailing || l.reclaimsNext {
+		return l.isQuiet() && !l.isSearching
+	}
+	return l.isQuiet() || !l.isShared
 }
 
 // maySettle allows a second concurrent batch only if that batch is full. Fewer outcomes wait
 // for the next batch.
 func (p *planner) maySettle(l load) bool {
-	return l.isQuiet() || (l.mayBegin() && l.settling < batchesAtOnce && l.settled >= fullBatch)
+	return l.mayBegin() && (l.isQuiet() || (l.settling < batchesAtOnce && l.settled >= fullBatch))
 }
 
 func (p *planner) mayClaim(l load) bool {
-	return l.isQuiet() || (l.mayBegin() && l.claiming < batchesAtOnce && p.scan.hungry && p.allowance(l).rows >= fullBatch/2)
+	return l.mayBegin() && (l.isQuiet() || (l.claiming < batchesAtOnce && p.scan.hungry && p.allowance(l).rows >= fullBatch/2))
+}
+
+// maySearch reports whether a search of its own may start now, and if not, in how long. 0 means that the lane
+// plans none. Where a search takes room from the hungry tenants, two searches never follow each other.
+func (p *planner) maySearch(l load) (may bool, in time.Duration) {
+	at, must := p.scan.mustSearch()
+	if !must || (p.scan.searched && !p.prefetches) || l.isSearching || l.isFailing || l.reclaimsNext || p.searchRoom(l) == 0 {
+		return false, 0
+	}
+	in = max(0, at.Sub(l.now))
+	return in == 0, in
+}
+
+// searchRoom is how many rows a search may claim.
+func (p *planner) searchRoom(l load) int {
+	switch {
+	case l.stopping, l.isBarred, l.slots == 0, l.passage != passRows:
+		return 0
+	case p.prefetches:
+		return min(searchRows, max(0, l.slots+p.prefetch+searchRows-l.outstanding-l.claimingRows))
+	}
+	return min(searchRows, p.allowance(l).rows)
 }
 
 // isBatchDue reports whether the next batch should start now, because waiting would not fill it further.
 func (p *planner) isBatchDue(l load) bool {
-	if !l.isQuiet() {
+	if may, _ := p.maySearch(l); may {
+		return true
+	}
+	if !l.isQuiet() || !l.mayBegin() {
 		return p.maySettle(l) || p.mayClaim(l)
 	}
 	return l.settled >= fullBatch || (l.settled > 0 && l.outstanding == 0)
@@ -129,9 +161,17 @@ func (p *planner) isBatchDue(l load) bool {
 
 // wait is how long the lane waits for outcomes or a notification before its next batch.
 func (p *planner) wait(l load) time.Duration {
+	wait := p.batchWait(l)
+	if _, search := p.maySearch(l); search > 0 {
+		wait = min(wait, search)
+	}
+	return wait
+}
+
+func (p *planner) batchWait(l load) time.Duration {
 	allowed := p.allowance(l)
 	switch {
-	case !l.isQuiet():
+	case !l.isQuiet() || !l.mayBegin():
 		return pollInterval
 	case l.settled > 0 || l.emptied > 0:
 		return linger
@@ -182,6 +222,14 @@ func (p *planner) room(l load) int {
 	return max(0, l.slots+p.prefetch-l.outstanding-l.claimingRows)
 }
 
+// nextSearch asks for rows of tenants that are not hungry.
+func (p *planner) nextSearch(l load) Claim {
+	claim := p.claim
+	claim.Limit, claim.Bytes, claim.IsSearch = p.searchRoom(l), p.claimBytes, true
+	p.scan.search(&claim, l.now)
+	return claim
+}
+
 // nextClaim asks for no rows where none may be claimed.
 func (p *planner) nextClaim(l load) Claim {
 	allowed := p.allowance(l)
@@ -218,7 +266,7 @@ func (p *planner) claimed(claim Claim, begun, now time.Time, reply ClaimReply) {
 	for _, row := range reply.Rows {
 		bytes += len(row.Payload)
 	}
-	if len(reply.Rows) > 0 {
+	if len(reply.Rows) > 0 && !claim.IsSearch {
 		p.payloadBytes = bytes / len(reply.Rows)
 	}
 	if claim.Operation != "" {
@@ -226,6 +274,9 @@ func (p *planner) claimed(claim Claim, begun, now time.Time, reply ClaimReply) {
 		return
 	}
 	p.scan.looked(claim, reply, now)
+	if claim.IsSearch {
+		return // the claims for the hungry tenants tell whether the lane is idle
+	}
 	found := reply.Found
 	if p.scan.hungry {
 		found = max(1, found) // other tenants have due rows
