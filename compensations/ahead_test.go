@@ -34,7 +34,7 @@ func (w *world) undos() []int64 {
 func TestTheCommitOfAnUndoEnqueuesTheNextAndTheLastOneEndsTheSaga(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	store := w.open()
+	store := w.store
 	worker, rows := w.undoWaits(store)
 	for _, want := range []drainer.SagaNews{{Undos: 1}, {Undos: 1}, {Compensated: 1}} {
 		reply := w.batch(store, worker, settling(rows, dispatch.Completed))
@@ -87,7 +87,7 @@ func TestAfterNewsAPassDecidesWhatFollowsAnUndo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			store := w.open()
+			store := w.store
 			worker, rows := w.undoWaits(store)
 			before := len(w.undos())
 			news(w, rows)
@@ -113,7 +113,7 @@ func TestAfterNewsAPassDecidesWhatFollowsAnUndo(t *testing.T) {
 func TestASagaThatAHumanHasEndedGoesOnWithNoUndo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	store := w.open()
+	store := w.store
 	worker, rows := w.undoWaits(store)
 	w.operateRun("resolve_saga")
 	w.batch(store, worker, settling(rows, dispatch.Completed))
@@ -126,7 +126,7 @@ func TestASagaThatAHumanHasEndedGoesOnWithNoUndo(t *testing.T) {
 func TestAnUndoThatFailsIsFollowedByNone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	store := w.open()
+	store := w.store
 	worker, rows := w.undoWaits(store)
 	w.batch(store, worker, settling(rows, dispatch.Rejected))
 	if undos := w.undos(); len(undos) != 1 {
@@ -140,7 +140,7 @@ func TestAnUndoThatFailsIsFollowedByNone(t *testing.T) {
 func TestOfTwoUndosThatEndInOneBatchAFailedOneStopsTheRun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	store := w.open()
+	store := w.store
 	worker, rows := w.undoWaits(store)
 	w.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates, tenant)
 		SELECT agent_run_id, 'compensate:by hand', 'shop/cancel', 'x', '{}', min(id), min(tenant) FROM outbox.intent GROUP BY 1`)
@@ -158,7 +158,7 @@ func TestOfTwoUndosThatEndInOneBatchAFailedOneStopsTheRun(t *testing.T) {
 func TestANamespaceEntersTheKeysOfUndos(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	store := w.open()
+	store := w.store
 	w.completed("shop/order", 3)
 	w.rejected()
 	w.exec(`INSERT INTO outbox.setting VALUES ('namespace', 'shop-eu')`)

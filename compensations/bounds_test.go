@@ -136,7 +136,7 @@ func TestAnUndoOfALongRunCostsAsMuchAsOfAShortOne(t *testing.T) {
 		w := newWorld(t)
 		w.finished(1, steps, `'{}'`)
 		w.exec(`ANALYZE outbox.intent, outbox.attempt`)
-		store := w.open()
+		store := w.store
 		worker, _ := w.claim(store)
 		w.advance() // makes the plan
 		w.settleUndos(store, worker)
@@ -212,7 +212,7 @@ func TestManySagasAreMovedTogetherAndThoseThatWaitNotAtAll(t *testing.T) {
 	w.finished(runs, 2, `'{}'`)
 	w.exec(`INSERT INTO outbox.saga (agent_run_id, moves_at) SELECT 'human-' || n, 'infinity' FROM generate_series(1, $1::int) n`, waiting)
 	fault.Injected(t, 76, runs)
-	store := w.open()
+	store := w.store
 	worker, _ := w.claim(store)
 	versions := func() []string { return all[string](w, `SELECT DISTINCT xmin::text FROM outbox.saga ORDER BY 1`) }
 	untouched := stored[string](w, `SELECT DISTINCT xmin::text FROM outbox.saga WHERE moves_at = 'infinity'`)
@@ -320,7 +320,7 @@ func TestAFewUndosReadNoOtherSagas(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.exec(`ANALYZE outbox.saga`)
-	store := w.open()
+	store := w.store
 	w.enqueue("first", "shop/order")
 	worker, first := w.claim(store)
 	w.batch(store, worker, settling(first, dispatch.Completed))

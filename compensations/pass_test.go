@@ -85,7 +85,7 @@ func TestARunIsUndoneInReverseOnceHoweverManyTakeItBack(t *testing.T) {
 	steps := w.completed("shop/order", 4)
 	w.rejected()
 	other := newSaga(t, drainertest.Connect(t, w.url))
-	store := w.open()
+	store := w.store
 	for undone := range steps {
 		var jobs sync.WaitGroup
 		for _, saga := range slices.Repeat([]func() error{
@@ -228,7 +228,7 @@ func TestAStepInDoubtIsWaitedForAndThenUndoneIfItHappened(t *testing.T) {
 			older := w.completed("shop/order", 1)[0]
 			doubtful := w.enqueue("doubtful", test.tool)
 			w.enqueue("rejected", "shop/order")
-			store := w.open()
+			store := w.store
 			worker, rows := w.claim(store)
 			w.batch(store, worker, settling(rows, dispatch.Ambiguous, dispatch.Rejected))
 			for range 3 {
@@ -265,7 +265,7 @@ func TestAStepInFlightIsWaitedForAndUndoneFirst(t *testing.T) {
 	w := newWorld(t)
 	older := w.completed("shop/order", 1)[0]
 	flying := w.enqueue("flying", "shop/order")
-	store := w.open()
+	store := w.store
 	worker, rows := w.claim(store)
 	w.rejected()
 	w.advance()
@@ -283,7 +283,7 @@ func TestUndosGoByCompletionAndNotByEnqueueing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	slow := w.enqueue("slow", "shop/order")
-	store := w.open()
+	store := w.store
 	worker, rows := w.claim(store)
 	quick := w.completed("shop/order", 1)[0]
 	settle := settling(rows, dispatch.Completed)
@@ -352,7 +352,7 @@ func TestWhatMayHaveBeenAppliedIsNotSentAgain(t *testing.T) {
 			w := newWorld(t)
 			w.enqueue("doubtful", tool)
 			w.enqueue("rejected", "shop/order")
-			store := w.open()
+			store := w.store
 			worker, rows := w.claim(store)
 			w.batch(store, worker, settling(rows, dispatch.Ambiguous, dispatch.Rejected))
 			w.advance()
@@ -379,7 +379,7 @@ func TestWhatMayHaveBeenAppliedIsNotSentAgainThoughItsWorkerDies(t *testing.T) {
 	w := newWorld(t)
 	w.enqueue("doubtful", "shop/order")
 	w.enqueue("rejected", "shop/order")
-	store := w.open()
+	store := w.store
 	worker, rows := w.claim(store)
 	w.batch(store, worker, settling(rows, dispatch.Ambiguous, dispatch.Rejected))
 	dying, closed := w.claim(store)
@@ -473,7 +473,7 @@ func TestAnEffectThatComesLateIsAnIncident(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			late := w.enqueue("late", tool)
-			store := w.open()
+			store := w.store
 			worker, rows := w.claim(store)
 			w.rejected()
 			w.exec(`DELETE FROM outbox.worker WHERE worker_id = $1`, worker)
@@ -518,7 +518,7 @@ func TestAnUndoThatIsKnownLateIsNotMadeAgain(t *testing.T) {
 			steps := w.completed("shop/order", 2)
 			w.rejected()
 			w.advance()
-			store := w.open()
+			store := w.store
 			worker, rows := w.claim(store)
 			w.exec(`DELETE FROM outbox.worker WHERE worker_id = $1`, worker)
 			if test.refused {
@@ -571,7 +571,7 @@ func TestAnUndoThatNobodyWroteDownIsWrittenDownByThePass(t *testing.T) {
 	w.drain()
 	w.rejected()
 	w.advance()
-	store := w.open()
+	store := w.store
 	worker, rows := w.claim(store)
 	w.batch(store, worker, settling(rows, dispatch.Ambiguous)) // the undo is to be looked up
 	w.advance()
@@ -589,7 +589,7 @@ func TestARefusedSettlementMovesNoSaga(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	step := w.enqueue("step-1", "shop/order")
-	store := w.open()
+	store := w.store
 	worker, rows := w.claim(store)
 	w.batch(store, worker, drainer.Batch{Settle: settling(rows, dispatch.Completed).Settle})
 	w.batch(store, worker, settling(rows, dispatch.Rejected))
@@ -750,7 +750,7 @@ func TestAnUndoRepeatsAPayloadThatIsNestedAsDeepAsPostgresReads(t *testing.T) {
 func TestAResolutionThatHasNotSeenTheSagaIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	store := w.open()
+	store := w.store
 	w.completed("shop/hold", 1)
 	found := w.enqueue("found", "shop/hold")
 	worker, rows := w.claim(store)

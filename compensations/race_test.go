@@ -22,7 +22,6 @@ import (
 	"github.com/agentoutbox/drainer/drainer/operator"
 	"github.com/agentoutbox/drainer/drainer/postgres"
 	"github.com/agentoutbox/drainer/drainertest"
-	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 const (
@@ -336,11 +335,7 @@ func (r *race) dawdle(random *rand.Rand, tx pgx.Tx) {
 
 // work runs a worker until it dies or the race is over.
 func (r *race) work(random *rand.Rand) error {
-	store, err := postgres.Open(r.t.Context(), pgpool.At(r.url))
-	if err != nil {
-		return err
-	}
-	defer store.Close()
+	store := r.store
 	worker := &racer{race: r, Store: store, id: uuid.NewString(), random: random}
 	if err := store.Join(r.over, worker.id, []string{"shop"}, nil); err != nil {
 		return err

@@ -70,11 +70,12 @@ func findable(policy dispatch.Policy) dispatch.Policy {
 
 // world is an outbox with its sagas and a provider.
 type world struct {
-	t    *testing.T
-	url  string
-	db   *pgxpool.Pool
-	saga *compensations.Saga
-	shop *provider
+	t     *testing.T
+	url   string
+	db    *pgxpool.Pool
+	store *postgres.Store // of all workers: a new one for each would open connections each time
+	saga  *compensations.Saga
+	shop  *provider
 }
 
 func newWorld(t *testing.T) *world {
@@ -82,6 +83,11 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, url: drainertest.Database(t), shop: &provider{answers: map[string]dispatch.Result{}}}
 	w.db = drainertest.Connect(t, w.url)
 	drainertest.Tenant(t, w.db)
+	var err error
+	if w.store, err = postgres.Open(t.Context(), pgpool.At(w.url)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.store.Close)
 	w.saga = newSaga(t, w.db)
 	return w
 }
@@ -93,16 +99,6 @@ func newSaga(t *testing.T, pool *pgxpool.Pool) *compensations.Saga {
 		t.Fatal(err)
 	}
 	return saga
-}
-
-func (w *world) open() *postgres.Store {
-	w.t.Helper()
-	store, err := postgres.Open(w.t.Context(), pgpool.At(w.url))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(store.Close)
-	return store
 }
 
 // enqueue commits a step of run-1, and returns its intent.
@@ -134,14 +130,9 @@ func (w *world) rejected() int64 {
 // drain runs a worker until nothing is due.
 func (w *world) drain() {
 	w.t.Helper()
-	store, err := postgres.Open(w.t.Context(), pgpool.At(w.url))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer store.Close()
 	shop := dispatch.Provider{Name: "shop", Adapter: w.shop, Concurrency: 8, Timeout: patience, Tools: tools}
 	settings := drainer.Settings{Once: true, Worker: drainer.WorkerSettings{Heartbeat: time.Second, Lease: patience, ShutdownTimeout: patience}}
-	daemon := drainer.New(store, []dispatch.Provider{shop}, settings, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	daemon := drainer.New(w.store, []dispatch.Provider{shop}, settings, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err := daemon.Run(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
