@@ -24,14 +24,15 @@ LEFT JOIN outbox.queue q ON q.intent_id = i.id
 LEFT JOIN LATERAL (
   SELECT * FROM outbox.attempt a WHERE a.intent_id = i.id ORDER BY a.attempt DESC LIMIT 1
 ) last ON true
--- The provider's answer stays readable after an operator, or an undo, has added the newest row.
+-- The provider's answer stays readable after an operator, or an undo, has added the newest row. last.attempt > 0 saves
+-- an intent without attempts these two look-ups; a wait asks for up to 1,000 such intents at once.
 LEFT JOIN LATERAL (
   SELECT http_status, response FROM outbox.attempt a
-  WHERE a.intent_id = i.id AND a.started_at IS NOT NULL ORDER BY a.attempt DESC LIMIT 1
+  WHERE a.intent_id = i.id AND a.started_at IS NOT NULL AND last.attempt > 0 ORDER BY a.attempt DESC LIMIT 1
 ) answer ON true
 LEFT JOIN LATERAL (
   SELECT provider_ref FROM outbox.attempt a
-  WHERE a.intent_id = i.id AND a.provider_ref IS NOT NULL ORDER BY a.attempt DESC LIMIT 1
+  WHERE a.intent_id = i.id AND a.provider_ref IS NOT NULL AND last.attempt > 0 ORDER BY a.attempt DESC LIMIT 1
 ) named ON true;
 
 -- The intents of the reader's tenant, for agents. The security barrier keeps the reader's functions from other
