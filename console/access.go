@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -306,9 +307,11 @@ func (s *sessions) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }
 
-// Proxy trusts the headers of a proxy that authenticates people.
+// Proxy trusts the headers of a proxy that authenticates people. The proxy proves itself by its address, by a client
+// certificate, or by both if both are configured. Without either, no peer is trusted.
 type Proxy struct {
 	Trusted     []netip.Prefix // addresses from which the proxy sends its requests
+	Names       []string       // DNS names or URIs, one of which its verified certificate carries: the listener verifies it
 	UserHeader  string         // such as X-Forwarded-User
 	GroupHeader string         // such as X-Forwarded-Groups: names separated by commas; empty: no person is in a group
 	Operators   string         // the group whose members are operators
@@ -320,8 +323,7 @@ func (Proxy) HasSessions() bool { return false }
 
 // Who accepts the headers from a trusted peer only.
 func (p Proxy) Who(r *http.Request) (Person, bool) {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil || !slices.ContainsFunc(p.Trusted, func(prefix netip.Prefix) bool { return prefix.Contains(peer.Addr().Unmap()) }) {
+	if !p.sent(r) {
 		return Person{}, false
 	}
 	name := r.Header.Get(p.UserHeader)
@@ -336,6 +338,32 @@ func (p Proxy) Who(r *http.Request) (Person, bool) {
 	}
 	role, may := roleOf(names, p.Operators, p.Viewers)
 	return Person{name, role}, may
+}
+
+func (p Proxy) sent(r *http.Request) bool {
+	if len(p.Names) > 0 && !carries(r.TLS, p.Names) {
+		return false
+	}
+	if len(p.Trusted) == 0 {
+		return len(p.Names) > 0
+	}
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && slices.ContainsFunc(p.Trusted, func(prefix netip.Prefix) bool { return prefix.Contains(peer.Addr().Unmap()) })
+}
+
+// carries reports whether the client's verified certificate has one of the names. A name such as spiffe://mesh/proxy is
+// compared with URIs only: an authority may let workloads choose their DNS names more freely.
+func carries(state *tls.ConnectionState, names []string) bool {
+	if state == nil || len(state.VerifiedChains) == 0 {
+		return false
+	}
+	leaf := state.VerifiedChains[0][0] // each chain begins with the client's own certificate
+	return slices.ContainsFunc(names, func(name string) bool {
+		if strings.Contains(name, ":") {
+			return slices.ContainsFunc(leaf.URIs, func(uri *url.URL) bool { return uri.String() == name })
+		}
+		return slices.Contains(leaf.DNSNames, name)
+	})
 }
 
 // roleOf reports false for a person who may not even read.

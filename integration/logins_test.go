@@ -3,17 +3,9 @@ package integration_test
 import (
 	"bufio"
 	"context"
-	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"net/url"
@@ -55,10 +47,10 @@ func newStrict(t *testing.T) *strict {
 	t.Cleanup(func() { os.RemoveAll(s.folder) })
 	s.must(os.Chmod(s.folder, 0o755))
 	s.write("pg_hba.conf", strictHBA)
-	authority := newAuthority(t)
-	certificate, key := authority.issue(t, "127.0.0.1", time.Hour)
-	s.write("root.pem", authority.pem)
-	s.write("ca.pem", authority.pem)
+	authority := drainertest.NewAuthority(t)
+	certificate, key := authority.Issue(t, "127.0.0.1", time.Hour)
+	s.write("root.pem", authority.PEM)
+	s.write("ca.pem", authority.PEM)
 	s.write("server.pem", certificate)
 	s.write("server.key", key)
 	settings := map[string]string{
@@ -107,9 +99,9 @@ func (s *strict) login(user *url.Userinfo, query string) string {
 }
 
 // trust makes the server accept client certificates of this authority only.
-func (s *strict) trust(authority *authority) {
+func (s *strict) trust(authority *drainertest.Authority) {
 	s.t.Helper()
-	s.write("ca.pem", authority.pem)
+	s.write("ca.pem", authority.PEM)
 	s.rig.Exec("SELECT pg_reload_conf()")
 }
 
@@ -327,13 +319,13 @@ func TestADaemonTakesANewCertificate(t *testing.T) {
 	t.Parallel()
 	for name, refusal := range map[string]struct {
 		says   string
-		change func(s *strict, one, two *authority, renew func(*authority, time.Duration)) (valid *authority)
+		change func(s *strict, one, two *drainertest.Authority, renew func(*drainertest.Authority, time.Duration)) (valid *drainertest.Authority)
 	}{
-		"after its authority was replaced": {"(SQLSTATE 28000)", func(s *strict, _, two *authority, _ func(*authority, time.Duration)) *authority {
+		"after its authority was replaced": {"(SQLSTATE 28000)", func(s *strict, _, two *drainertest.Authority, _ func(*drainertest.Authority, time.Duration)) *drainertest.Authority {
 			s.trust(two)
 			return two
 		}},
-		"after it has expired": {"(TLS: ", func(_ *strict, one, _ *authority, renew func(*authority, time.Duration)) *authority {
+		"after it has expired": {"(TLS: ", func(_ *strict, one, _ *drainertest.Authority, renew func(*drainertest.Authority, time.Duration)) *drainertest.Authority {
 			renew(one, -time.Minute)
 			return one
 		}},
@@ -342,11 +334,11 @@ func TestADaemonTakesANewCertificate(t *testing.T) {
 			t.Parallel()
 			s, secret := newStrict(t), newVolume(t)
 			s.createRole("by_certificate")
-			renew := func(authority *authority, validFor time.Duration) {
-				certificate, key := authority.issue(t, "by_certificate", validFor)
+			renew := func(authority *drainertest.Authority, validFor time.Duration) {
+				certificate, key := authority.Issue(t, "by_certificate", validFor)
 				secret.publish(map[string]string{"tls.crt": certificate, "tls.key": key})
 			}
-			one, two := newAuthority(t), newAuthority(t)
+			one, two := drainertest.NewAuthority(t), drainertest.NewAuthority(t)
 			s.trust(one)
 			renew(one, time.Hour)
 			query := url.Values{
@@ -478,56 +470,4 @@ func TestADatabaseThatIsAwayIsALineAMinute(t *testing.T) {
 	rig.AwaitStatus("completed", 2)
 	drainertest.Eventually(t, "it says so", func() bool { return daemon.Logged("the database takes connections again") >= 1 })
 	daemon.Terminate()
-}
-
-// authority signs certificates.
-type authority struct {
-	pem         string
-	certificate *x509.Certificate
-	key         crypto.Signer
-}
-
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "authority " + rand.Text()},
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &authority{string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), certificate, key}
-}
-
-// issue signs a certificate for an address or a user.
-func (a *authority) issue(t *testing.T, name string, validFor time.Duration) (certificate, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(validFor),
-	}
-	if address := net.ParseIP(name); address != nil {
-		template.IPAddresses = []net.IP{address}
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, private.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
 }

@@ -2,6 +2,8 @@ package integration_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"log/slog"
@@ -475,6 +477,67 @@ func TestADaemonServesTheConsoleBesideItsWork(t *testing.T) {
 	}
 }
 
+func TestADaemonsConsoleBelievesItsProxyOverMutualTLSAndTakesRenewedFiles(t *testing.T) {
+	t.Parallel()
+	rig := harness.New(t, nil)
+	files, trusts := newVolume(t), x509.NewCertPool()
+	renew := func(authority *drainertest.Authority) {
+		certificate, key := authority.Issue(t, "127.0.0.1", time.Hour)
+		files.publish(map[string]string{"tls.crt": certificate, "tls.key": key, "ca.crt": authority.PEM})
+		trusts.AppendCertsFromPEM([]byte(authority.PEM))
+	}
+	one, two := drainertest.NewAuthority(t), drainertest.NewAuthority(t)
+	renew(one)
+	rig.Reconfigure(func(config string) string {
+		return strings.Replace(config, "providers:\n", fmt.Sprintf("console: {listen: '127.0.0.1:0', tls: {certificate_file: %q, key_file: %q}, proxy_ca_file: %q, proxy_names: [proxy.example]}\nproviders:\n",
+			files.path("tls.crt"), files.path("tls.key"), files.path("ca.crt")), 1)
+	})
+	daemon := rig.Start()
+	base := strings.Replace(daemon.Console(), "http://", "https://", 1)
+	ask := func(authority *drainertest.Authority, name string) (int, error) {
+		t.Helper()
+		shown, err := tls.X509KeyPair(pemOf(authority.Issue(t, name, time.Hour)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		transport := &http.Transport{TLSClientConfig: &tls.Config{
+			RootCAs: trusts.Clone(), GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown, nil },
+		}}
+		defer transport.CloseIdleConnections()
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/runs", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("X-Forwarded-User", "carol")
+		answer, err := (&http.Client{Transport: transport}).Do(request)
+		if err != nil {
+			return 0, err
+		}
+		answer.Body.Close()
+		return answer.StatusCode, nil
+	}
+	if status, err := ask(one, "proxy.example"); status != http.StatusOK {
+		t.Errorf("the proxy gets %d, %v", status, err)
+	}
+	if status, err := ask(one, "agent.example"); status != http.StatusUnauthorized {
+		t.Errorf("another program gets %d, %v", status, err)
+	}
+	if status, err := ask(two, "proxy.example"); err == nil {
+		t.Errorf("a certificate of another authority gets %d", status)
+	}
+	renew(two)
+	drainertest.Eventually(t, "the proxy of the new authority is believed", func() bool {
+		status, _ := ask(two, "proxy.example")
+		return status == http.StatusOK
+	})
+	if status, err := ask(one, "proxy.example"); err == nil {
+		t.Errorf("a certificate of the old authority gets %d", status)
+	}
+	daemon.Terminate()
+}
+
+func pemOf(certificate, key string) (inPEM, keyInPEM []byte) { return []byte(certificate), []byte(key) }
+
 func TestAConsoleThatCannotBeServedStopsTheDaemonAtItsStart(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, nil)
@@ -489,12 +552,14 @@ func TestAConsoleThatCannotBeServedStopsTheDaemonAtItsStart(t *testing.T) {
 	}
 	for block, says := range map[string]string{
 		fmt.Sprintf(`listen: "127.0.0.1:0", viewer_database_file: %q`, mighty): "console.viewer_database_file: this login can change the outbox",
-		`listen: ":9465"`:                                          "console.listen: is open to other machines",
-		fmt.Sprintf("listen: %q", taken.Addr()):                    "console.listen: ",
-		`listen: "127.0.0.1:0", tokens: /nope/people`:              "console.tokens: open /nope/people",
-		`listen: "127.0.0.1:0", redact: ["card"]`:                  "console.redact: ",
-		`tokens: /nope/people`:                                     "console: serves nothing without listen",
-		`listen: ":9465", oidc: {issuer: "https://login.example"}`: "console.oidc",
+		`listen: ":9465"`:                                                                "console.listen: is open to other machines",
+		fmt.Sprintf("listen: %q", taken.Addr()):                                          "console.listen: ",
+		`listen: "127.0.0.1:0", tokens: /nope/people`:                                    "console.tokens: open /nope/people",
+		`listen: "127.0.0.1:0", redact: ["card"]`:                                        "console.redact: ",
+		`listen: ":9465", tokens: /nope, tls: {certificate_file: /nope}`:                 "console: TLS needs the file of a certificate",
+		`listen: "127.0.0.1:0", tls: {certificate_file: /nope.crt, key_file: /nope.key}`: "console.tls.certificate_file: open /nope.crt",
+		`tokens: /nope/people`:                                                           "console: serves nothing without listen",
+		`listen: ":9465", oidc: {issuer: "https://login.example"}`:                       "console.oidc",
 	} {
 		original := rig.Config
 		rig.Reconfigure(func(config string) string {

@@ -50,6 +50,24 @@ func TestTheConsoleHasALoginAServiceAndAnIngressOfItsOwn(t *testing.T) {
 	}
 }
 
+// A probe shows no certificate, so it may do no more than connect.
+func TestAConsoleOverTLSIsServedAndProbedAsSuch(t *testing.T) {
+	t.Parallel()
+	v := scenario(t, "minimal").with(t, `console: {enabled: true, database: {secret: a}, tls: {secret: b}, proxy: {names: [proxy.example]}, ingress: {enabled: true, host: drainer.example}}`)
+	container := pods(t, v)["console"].Spec.Containers[0]
+	for _, probe := range []*core.Probe{container.ReadinessProbe, container.LivenessProbe} {
+		if probe.TCPSocket == nil {
+			t.Errorf("a probe is %+v", probe)
+		}
+	}
+	if port := find[core.Service](t, v).Spec.Ports[0]; port.Name != "https" || port.Port != 443 || *port.AppProtocol != "https" {
+		t.Errorf("the Service has the port %+v", port)
+	}
+	if backend := find[networking.Ingress](t, v).Spec.Rules[0].HTTP.Paths[0].Backend.Service; backend.Port.Name != "https" {
+		t.Errorf("the Ingress leads to %+v", backend)
+	}
+}
+
 func selected(labels, by map[string]string) map[string]string {
 	found := map[string]string{}
 	for name := range by {
@@ -77,7 +95,7 @@ func TestTheConsolesCommandLineIsOneThatTheProgramServes(t *testing.T) {
 		if said := serve(); !strings.Contains(said, "127.0.0.1:1") || strings.Contains(said, "--listen") {
 			t.Errorf("%s:\n%s", name, said)
 		}
-		if said := serve("--tokens", "--trust-proxy", "--oidc-issuer", "--oidc-client", "--url", "--oidc-secret-file"); !strings.Contains(said, "is open to other machines") {
+		if said := serve("--tokens", "--trust-proxy", "--proxy-ca-file", "--proxy-name", "--oidc-issuer", "--oidc-client", "--url", "--oidc-secret-file"); !strings.Contains(said, "is open to other machines") {
 			t.Errorf("%s: without a word on who may read it is served:\n%s", name, said)
 		}
 	}
@@ -95,6 +113,9 @@ func TestAConsoleForStrangersIsNotRendered(t *testing.T) {
 		"console: {enabled: true, database: {secret: a}, oidc: {issuer: 'http://login.example', client: c, url: 'https://u'}}":           "issuer",
 		"console: {enabled: true, database: {secret: a}, tokens: {secret: b}, operators: on-call}":                                       "with console.tokens each line says the role",
 		"console: {enabled: true, database: {secret: a}, proxy: {addresses: [10.0.0.0/8]}}":                                              "console.from is missing",
+		"console: {enabled: true, database: {secret: a}, proxy: {names: [proxy.example]}, from: [{}]}":                                   "console.tls.secret is missing",
+		"console: {enabled: true, database: {secret: a}, tls: {secret: b}, tokens: {secret: b}, proxy: {names: [proxy.example]}}":        "keep one",
+		"console: {enabled: true, database: {secret: a}, tls: {secret: b}}":                                                              "who may read",
 		"console: {enabled: true, database: {secret: a}, proxy: {addresses: [oauth2-proxy]}}":                                            "addresses",
 		"console: {enabled: true, database: {secret: a}, tokens: {secret: b}, ingress: {enabled: true}}":                                 "console.ingress.host is missing",
 	} {

@@ -68,8 +68,14 @@ const pipeWait = 30 * time.Second
 // ReadFile reads the text of a file that the configuration or a flag names. The file may be a pipe, such as a shell's
 // <(command).
 func ReadFile(path string) ([]byte, error) {
-	content, err := (&sources{read: map[string]source{}}).readFile(path)
-	return bytes.TrimPrefix(content, []byte(byteOrderMark)), err
+	_, content, err := ReadToWatch(path)
+	return content, err
+}
+
+// ReadToWatch reads a file as ReadFile does. It also returns the version that was read, for Watch.
+func ReadToWatch(path string) (File, []byte, error) {
+	file, content, err := (&sources{}).readAnew(path)
+	return file, bytes.TrimPrefix(content, []byte(byteOrderMark)), err
 }
 
 // readWithin returns errSilent for a pipe without a writer. Such a pipe can block at the open already.

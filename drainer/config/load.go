@@ -258,18 +258,27 @@ type Server struct {
 
 // Console configures the console in a daemon. It is off if Listen is empty.
 type Console struct {
-	Listen       string      `yaml:"listen" jsonschema_description:"host:port, such as 127.0.0.1:9465. An address that other machines reach needs tokens, oidc or trust_proxy."`
-	DatabaseFile string      `yaml:"database_file" jsonschema_description:"A file with the URL of a login of the role outbox_operator, read at each connect. Default: the daemon's login, which shows every page and can change nothing."`
-	ViewerFile   string      `yaml:"viewer_database_file" jsonschema_description:"A file with the URL of a login of the role outbox_auditor, which reads every page. Then database_file's login only changes and reveals. Default: that one reads, too."`
+	Listen       string      `yaml:"listen" jsonschema_description:"host:port, such as 127.0.0.1:9465. An address that other machines reach needs tokens, oidc or a proxy."`
+	DatabaseFile string      `yaml:"database_file" jsonschema_description:"A file with the URL of an outbox_operator login, read at each connect. Default: the daemon's login, which shows all and changes nothing."`
+	ViewerFile   string      `yaml:"viewer_database_file" jsonschema_description:"The same of an outbox_auditor login, which reads every page. Then database_file's login only changes and reveals. Default: it reads, too."`
 	Tokens       string      `yaml:"tokens" jsonschema_description:"A file of people and their tokens."`
 	OIDC         ConsoleOIDC `yaml:"oidc" jsonschema_description:"People log in at an OpenID Connect issuer."`
+	TLS          ConsoleTLS  `yaml:"tls" jsonschema_description:"HTTPS. Renewed files need no restart."`
 	TrustProxy   []string    `yaml:"trust_proxy" jsonschema_description:"Address ranges of a proxy that authenticates people."`
-	UserHeader   string      `yaml:"user_header" jsonschema:"default=X-Forwarded-User" jsonschema_description:"The header in which the proxy names the person."`
-	GroupHeader  string      `yaml:"group_header" jsonschema:"default=X-Forwarded-Groups" jsonschema_description:"The header in which it names groups, between commas."`
+	ProxyCAFile  string      `yaml:"proxy_ca_file" jsonschema_description:"A file of authorities, in PEM. Connections without their client certificate are refused. Needs tls and proxy_names."`
+	ProxyNames   []string    `yaml:"proxy_names" jsonschema_description:"DNS names or URIs: the proxy's certificate has one."`
+	UserHeader   string      `yaml:"user_header" jsonschema:"default=X-Forwarded-User" jsonschema_description:"The proxy's header with the person's name."`
+	GroupHeader  string      `yaml:"group_header" jsonschema:"default=X-Forwarded-Groups" jsonschema_description:"Its header with groups, between commas."`
 	Operators    string      `yaml:"operators" jsonschema_description:"The group whose members may change things."`
 	Viewers      string      `yaml:"viewers" jsonschema_description:"The group whose members may read. Default: all who are authenticated."`
 	Redact       []string    `yaml:"redact" jsonschema_description:"Paths that are never shown, such as .card.number, .items[].secret or .*.token."`
-	TraceURL     string      `yaml:"trace_url" jsonschema_description:"The address of a trace in the tracing system's pages, with {trace_id} in it. Intents with a trace link to it. Viewers see it: it must hold no credentials."`
+	TraceURL     string      `yaml:"trace_url" jsonschema_description:"A trace's address in the tracing system, with {trace_id} in it. Intents link to it. Viewers see it: it must hold no credentials."`
+}
+
+// ConsoleTLS names the files of the console's certificate.
+type ConsoleTLS struct {
+	CertificateFile string `yaml:"certificate_file" jsonschema:"required" jsonschema_description:"The certificate with its chain, in PEM."`
+	KeyFile         string `yaml:"key_file" jsonschema:"required" jsonschema_description:"Its private key, in PEM."`
 }
 
 // ConsoleOIDC is the console's registration at an issuer.
@@ -278,7 +287,7 @@ type ConsoleOIDC struct {
 	Client     string `yaml:"client" jsonschema:"required" jsonschema_description:"The console's id at the issuer."`
 	SecretFile string `yaml:"secret_file" jsonschema_description:"A file of the client's secret. Without it the client is public."`
 	Groups     string `yaml:"groups" jsonschema:"default=groups" jsonschema_description:"The claim that lists a person's groups."`
-	URL        string `yaml:"url" jsonschema:"required" jsonschema_description:"The console's URL in browsers. People come back from the issuer to its path /oidc/callback."`
+	URL        string `yaml:"url" jsonschema:"required" jsonschema_description:"The console's URL in browsers. The issuer returns people to its path /oidc/callback."`
 }
 
 // Log chooses the lines that a daemon writes.
@@ -323,9 +332,9 @@ type pageBlock struct {
 
 type matchBlock struct {
 	Kinds      []incident.Kind     `yaml:"kinds" jsonschema_description:"Kinds of incidents, such as outcome_unknown."`
-	Severities []incident.Severity `yaml:"severities" jsonschema_description:"Instead of kinds: all of these severities. Default: page."`
-	Providers  []string            `yaml:"providers" jsonschema_description:"Names of providers. Default: all."`
-	Tools      []string            `yaml:"tools" jsonschema_description:"Names of tools, as provider/operation. Default: all."`
+	Severities []incident.Severity `yaml:"severities" jsonschema_description:"Instead of kinds. Default: page."`
+	Providers  []string            `yaml:"providers" jsonschema_description:"Default: all."`
+	Tools      []string            `yaml:"tools" jsonschema_description:"As provider/operation. Default: all."`
 }
 
 type pagerDutyBlock struct {

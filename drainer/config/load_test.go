@@ -26,7 +26,10 @@ console:
   listen: 127.0.0.1:9465
   database_file: /run/secrets/console
   viewer_database_file: /run/secrets/viewer
+  tls: {certificate_file: /run/tls/tls.crt, key_file: /run/tls/tls.key}
   trust_proxy: [10.0.0.0/8]
+  proxy_ca_file: /run/tls/ca.crt
+  proxy_names: [proxy.example, "spiffe://mesh/proxy"]
   user_header: X-User
   group_header: X-Groups
   operators: on-call
@@ -116,7 +119,8 @@ func TestLoadReadsEveryField(t *testing.T) {
 		Worker:   Worker{Heartbeat: 2 * time.Second, Lease: 12 * time.Second, ShutdownTimeout: 20 * time.Second},
 		Server:   Server{Listen: "127.0.0.1:9000"},
 		Console: Console{
-			Listen: "127.0.0.1:9465", DatabaseFile: "/run/secrets/console", ViewerFile: "/run/secrets/viewer", TrustProxy: []string{"10.0.0.0/8"}, UserHeader: "X-User", GroupHeader: "X-Groups",
+			Listen: "127.0.0.1:9465", DatabaseFile: "/run/secrets/console", ViewerFile: "/run/secrets/viewer", UserHeader: "X-User", GroupHeader: "X-Groups",
+			TLS: ConsoleTLS{CertificateFile: "/run/tls/tls.crt", KeyFile: "/run/tls/tls.key"}, TrustProxy: []string{"10.0.0.0/8"}, ProxyCAFile: "/run/tls/ca.crt", ProxyNames: []string{"proxy.example", "spiffe://mesh/proxy"},
 			Operators: "on-call", Viewers: "staff", Redact: []string{".card"}, TraceURL: "https://traces.example/{trace_id}", OIDC: ConsoleOIDC{Groups: "groups"},
 		},
 		Log:           Log{Level: "warn", Format: "text", CompletedEvery: 100},

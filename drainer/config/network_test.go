@@ -209,6 +209,36 @@ func authority(t *testing.T) (certificate, key string, pool *x509.CertPool) {
 	return certificate, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})), pool
 }
 
+func TestAConsoleSaysWhoMayReadAndHowItsProxyProvesItself(t *testing.T) {
+	t.Parallel()
+	const (
+		needs    = "2:1: console: a proxy's authority and the proxy's names need each other, because the authority may sign the certificates of other programs, too"
+		both     = "2:1: console: TLS needs the file of a certificate and the file of its key"
+		keepOne  = "2:1: console: tokens, oidc and a proxy (trust_proxy, proxy_ca_file) exclude each other; keep one"
+		overTLS  = "2:1: console: a proxy shows its certificate over TLS only: give the console a certificate and a key, too"
+		stranger = "2:19: console.listen: is open to other machines; say who may read with tokens, oidc, trust_proxy or proxy_ca_file, or listen on 127.0.0.1"
+	)
+	serves := func(fields string) string { return "version: 1\nconsole: {listen: ':9465'" + fields + "}\n" }
+	const pair, proxy = ", tls: {certificate_file: /c, key_file: /k}", ", proxy_ca_file: /ca, proxy_names: [proxy.example]"
+	mistakes{
+		"TLS alone":            {serves(pair), []string{stranger}},
+		"no key":               {serves(", tokens: /t, tls: {certificate_file: /c}"), []string{both}},
+		"no certificate":       {serves(", tokens: /t, tls: {key_file: /k}"), []string{both}},
+		"a proxy without TLS":  {serves(proxy), []string{overTLS}},
+		"a proxy without name": {serves(pair + ", proxy_ca_file: /ca"), []string{needs}},
+		"a proxy of any name":  {serves(pair + ", proxy_ca_file: /ca, proxy_names: ['']"), []string{needs}},
+		"names alone":          {serves(pair + ", trust_proxy: [10.0.0.0/8], proxy_names: [proxy.example]"), []string{needs}},
+		"a proxy and tokens":   {serves(pair + proxy + ", tokens: /t"), []string{keepOne}},
+		"a range and tokens":   {serves(", tokens: /t, trust_proxy: [10.0.0.0/8]"), []string{keepOne}},
+		"the text of a file":   {serves(", tokens: /t, tls: {certificate_file: /c, key_file: \"canary\\nof a key\"}"), []string{"2:1: console: TLS takes the paths of its files, not their text: write /path/to/tls.key without ${file:…}"}},
+	}.test(t)
+	for _, good := range []string{pair + proxy, pair + proxy + ", trust_proxy: [10.0.0.0/8]", pair + ", tokens: /t"} {
+		if _, err := loadText(t, serves(good)); err != nil {
+			t.Errorf("%s: %v", good, err)
+		}
+	}
+}
+
 func TestPagesNameOneChannelEachThatCanBeReached(t *testing.T) {
 	t.Parallel()
 	const key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

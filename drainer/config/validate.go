@@ -83,13 +83,13 @@ func (r *reader) checkPageConsole(at path, text string) {
 func (r *reader) checkConsole(block Console) {
 	at := path{"console"}
 	authenticates := 0
-	for _, is := range []bool{block.Tokens != "", block.OIDC.Issuer != "", len(block.TrustProxy) > 0} {
+	for _, is := range []bool{block.Tokens != "", block.OIDC.Issuer != "", block.HasProxy()} {
 		if is {
 			authenticates++
 		}
 	}
 	if authenticates > 1 {
-		r.reject(at, "tokens, oidc and trust_proxy exclude each other; keep one")
+		r.reject(at, "tokens, oidc and a proxy (trust_proxy, proxy_ca_file) exclude each other; keep one")
 	}
 	if (block.OIDC.Issuer == "") != (block.OIDC.Client == "") || (block.OIDC.Issuer == "") != (block.OIDC.URL == "") {
 		r.reject(at.child("oidc"), "needs issuer, client and url")
@@ -98,6 +98,9 @@ func (r *reader) checkConsole(block Console) {
 		if _, err := netip.ParsePrefix(text); err != nil {
 			r.reject(at.child("trust_proxy"), "%q is no range of addresses such as 10.0.0.0/8", text)
 		}
+	}
+	if err := block.CheckTLS(); err != nil {
+		r.reject(at, "%s", err)
 	}
 	if err := CheckTraceURL(block.TraceURL); err != nil {
 		r.reject(at.child("trace_url"), "%s", err)
@@ -111,8 +114,26 @@ func (r *reader) checkConsole(block Console) {
 	case err != nil:
 		r.reject(at.child("listen"), "want host:port, such as 127.0.0.1:9465")
 	case authenticates == 0 && host != "localhost" && !net.ParseIP(host).IsLoopback():
-		r.reject(at.child("listen"), "is open to other machines; say who may read with tokens, oidc or trust_proxy, or listen on 127.0.0.1")
+		r.reject(at.child("listen"), "is open to other machines; say who may read with tokens, oidc, trust_proxy or proxy_ca_file, or listen on 127.0.0.1")
 	}
+}
+
+// HasProxy reports whether a proxy authenticates people.
+func (c Console) HasProxy() bool { return len(c.TrustProxy) > 0 || c.ProxyCAFile != "" }
+
+// CheckTLS finds files and names that lack another one. It reads no file.
+func (c Console) CheckTLS() error {
+	switch {
+	case strings.Contains(c.TLS.CertificateFile+c.TLS.KeyFile+c.ProxyCAFile, "\n"):
+		return errors.New("TLS takes the paths of its files, not their text: write /path/to/tls.key without ${file:…}")
+	case (c.TLS.CertificateFile == "") != (c.TLS.KeyFile == ""):
+		return errors.New("TLS needs the file of a certificate and the file of its key")
+	case c.ProxyCAFile != "" && c.TLS.CertificateFile == "":
+		return errors.New("a proxy shows its certificate over TLS only: give the console a certificate and a key, too")
+	case (c.ProxyCAFile == "") != (len(c.ProxyNames) == 0), slices.Contains(c.ProxyNames, ""):
+		return errors.New("a proxy's authority and the proxy's names need each other, because the authority may sign the certificates of other programs, too")
+	}
+	return nil
 }
 
 // CheckTraceURL accepts "". Its errors do not repeat the URL.

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -12,13 +14,42 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/console"
+	"github.com/agentoutbox/drainer/drainer/doctor"
 )
 
-// consolePages are looked at among millions of intents: lists by index and without one, a run, a search.
+// consolePages are looked at among millions of intents. They are the pages of each route, each filter of a list, and each
+// kind of search, but no page of a change under way. Readers who watch have the first ten open.
 var consolePages = []string{
 	"/", "/runs", "/runs/run-17", "/intents", "/intents?status=failed", "/intents?status=pending&provider=sim", "/intents?dead=1",
 	"/intents?error=http_422", "/intents/1700", "/incidents", "/sagas", "/providers", "/workers", "/operations", "/search?q=order-77", "/search?q=run-1",
+	"/runs?below=1700", "/sagas/run-170", "/sagas?state=compensated", "/incidents?all=1", "/incidents?provider=sim", "/incidents?kind=refused_intent",
+	"/providers/sim", "/tenants", "/config", "/doctor", "/operations?below=1700",
+	"/intents?status=completed", "/intents?status=unknown", "/intents?status=in_progress", "/intents?provider=sim", "/intents?tool=sim/act", "/intents?run=run-170",
+	"/intents?scope=order-77", "/intents?tenant=tenant-7", "/intents?reference=eff_1700", "/intents?since=1h", "/intents?until=1s", "/intents?below=1700",
+	"/search?q=1700", "/search?q=eff_1700", "/search?q=none",
 }
+
+// describe adds what the pages show that are not about intents. A saga of the runs has ended, so that it costs the
+// daemons nothing.
+func (o *outbox) describe() {
+	o.b.Helper()
+	for _, statement := range []string{
+		`UPDATE outbox.attempt SET provider_ref = 'eff_' || intent_id WHERE intent_id % 100 = 0`,
+		`INSERT INTO outbox.provider (name) VALUES ('sim')`,
+		`INSERT INTO outbox.minute (at, provider, completed, took) SELECT date_trunc('minute', now()) - n * interval '1 minute', 'sim', 60000, '{30000,20000,9000,1000}' FROM generate_series(1, 60) n`,
+		`INSERT INTO outbox.breaker_change (name, state) SELECT 'sim', (ARRAY['open', 'half_open', 'closed'])[1 + n % 3] FROM generate_series(1, 50) n`,
+		`INSERT INTO outbox.tenant (name, role) SELECT 'tenant-' || n, 'tenant-' || n FROM generate_series(1, ` + strconv.Itoa(consoleTenants) + `) n`,
+		`INSERT INTO outbox.operation (operator, action, provider, reason) SELECT 'operator:ann', 'pause', 'sim', 'because' FROM generate_series(1, 10000)`,
+		`INSERT INTO outbox.saga (agent_run_id, cause, state, ended_at) SELECT agent_run_id, id, 'compensated', now() FROM outbox.intent WHERE id % 1000 = 700`,
+		`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) SELECT 'refused_intent', id, agent_run_id FROM outbox.intent WHERE id % 1000 = 0`,
+	} {
+		o.exec(statement)
+	}
+	o.exec(`VACUUM ANALYZE outbox.attempt, outbox.tenant, outbox.operation, outbox.saga, outbox.incident`)
+}
+
+// consoleTenants are more than a page lists.
+const consoleTenants = 60
 
 // BenchmarkConsole asks how long a reader waits for a page among 5 million intents, of which 2 million
 // are due, and what ten open pages cost a drain.
@@ -27,17 +58,24 @@ func BenchmarkConsole(b *testing.B) {
 	outbox, sim := newOutbox(b), noop("sim")
 	outbox.settled(rows(b, 3_000_000))
 	outbox.exec(`UPDATE outbox.attempt SET outcome = 'rejected', status = 'failed', error = 'http_422' WHERE intent_id % 100 = 0`)
+	outbox.describe()
 	refill := func() { // a daemon drains more than is waited for
 		if missing := rows(b, 2_000_000) - outbox.backlog(); missing > 0 {
-			outbox.fill(missing, sim)
+			outbox.enqueueOf(consoleTenants, missing, sim)
+			outbox.exec(`VACUUM ANALYZE outbox.intent, outbox.queue`)
 		}
 	}
 	refill()
-	outbox.exec(`VACUUM ANALYZE outbox.attempt`)
+	key := read[string](outbox.database, `SELECT idempotency_key FROM outbox.status WHERE intent_id = 1700`)
+	visited := append(slices.Clone(consolePages), "/search?q="+key)
 	pages := serveConsole(b, outbox)
 	for b.Loop() {
+		// A diagnosis is kept for a minute, so only the first look at it waits.
+		began := time.Now()
+		look(b.Context(), pages, "/doctor")
+		b.ReportMetric(milliseconds(time.Since(began)), "doctor-ms")
 		worst, slowest := 0.0, ""
-		for _, path := range consolePages {
+		for _, path := range visited {
 			took := make([]float64, looks)
 			for i := range took {
 				started := time.Now()
@@ -86,16 +124,31 @@ func serveConsole(b *testing.B, outbox *outbox) http.Handler {
 		b.Fatal(err)
 	}
 	b.Cleanup(pool.Close)
-	pages, err := console.New(console.Options{Pool: pool, Log: slog.New(slog.NewTextHandler(b.Output(), nil))})
+	patient := doctor.Patient{Bystander: true, Database: pool.Config()}
+	pages, err := console.New(console.Options{
+		Pool: pool, Log: slog.New(slog.NewTextHandler(b.Output(), nil)),
+		Doctor: func(ctx context.Context) []doctor.Finding {
+			findings, _ := doctor.Examine(ctx, patient) // an unreachable database is one of the findings
+			return findings
+		},
+	})
 	if err != nil {
 		b.Fatal(err)
 	}
 	return pages
 }
 
+// look follows one redirect, as a browser does: a search that finds one row leads there.
 func look(ctx context.Context, pages http.Handler, path string) int {
-	answer := httptest.NewRecorder()
-	pages.ServeHTTP(answer, httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil))
+	visit := func(path string) *httptest.ResponseRecorder {
+		answer := httptest.NewRecorder()
+		pages.ServeHTTP(answer, httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil))
+		return answer
+	}
+	answer := visit(path)
+	if answer.Code == http.StatusSeeOther {
+		answer = visit(answer.Header().Get("Location"))
+	}
 	return answer.Code
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/time/rate"
 
 	"github.com/agentoutbox/drainer/console"
 	"github.com/agentoutbox/drainer/dispatch"
@@ -38,7 +40,7 @@ func (c consoleSetup) named(flag string) string {
 	if !c.isBlock {
 		return "--" + flag
 	}
-	return "console." + strings.ReplaceAll(strings.Replace(flag, "oidc-", "oidc.", 1), "-", "_")
+	return "console." + strings.ReplaceAll(strings.NewReplacer("oidc-", "oidc.", "tls-", "tls.").Replace(flag), "-", "_")
 }
 
 func newConsole(options *options) *cobra.Command {
@@ -51,14 +53,18 @@ need a look, runs with their rollbacks, and every attempt. Payloads and response
 shown to an operator who gives a reason, which is recorded in outbox.operation; what
 --redact names is not shown at all.
 
-Without --tokens, --oidc-issuer or --trust-proxy it listens on a loopback address alone, and
+Without --tokens, --oidc-issuer or a proxy it listens on a loopback address alone, and
 every user of the machine may read, and none may change anything. An operator
 retries, sends now, cancels, acknowledges, pauses, resumes and rolls back, each in
 two steps; the history names the operator.
 
 --tokens names a file of lines such as "alice operator TOKEN", with the role viewer
-or operator. --trust-proxy believes the header of a proxy that authenticates people.
+or operator. --trust-proxy believes the header of a proxy that authenticates people, at its
+addresses; --proxy-ca-file and --proxy-name believe it by its client certificate.
 --oidc-issuer has people log in at an OpenID Connect issuer.
+
+With --tls-certificate-file and --tls-key-file it serves HTTPS, and takes renewed files
+without a restart.
 
 --viewer-database names a login with the role outbox_auditor, which can only SELECT. Every
 page is read with it; the console's own login serves an operator's changes and reveals
@@ -66,6 +72,8 @@ alone. Without it, the own login reads too.`,
 		Example: `  drainer console --config drainer.yaml
   drainer console --tokens /etc/drainer/console-tokens --listen 127.0.0.1:9465
   drainer console --listen :9465 --trust-proxy 10.0.0.0/8 --operators on-call
+  drainer console --listen :9465 --operators on-call --tls-certificate-file tls.crt --tls-key-file tls.key \
+    --proxy-ca-file ca.crt --proxy-name spiffe://cluster.local/ns/ingress/sa/proxy
   drainer console --listen :9465 --operators on-call --url https://console.example.com \
     --oidc-issuer https://login.example.com --oidc-client drainer --oidc-secret-file /etc/drainer/oidc-secret`,
 		Args: cobra.NoArgs,
@@ -75,7 +83,11 @@ alone. Without it, the own login reads too.`,
 	flags.StringVar(&setup.Listen, "listen", consoleAddress, "`host:port` to serve on")
 	flags.StringVar(&setup.viewers, "viewer-database", "", "`URL` of a login that can only read, for every page but the steps of a change; may be ${env:NAME} or ${file:PATH}")
 	flags.StringVar(&setup.Tokens, "tokens", "", "`file` of people and their tokens")
+	flags.StringVar(&setup.TLS.CertificateFile, "tls-certificate-file", "", "`file` of the certificate with its chain, in PEM, to serve HTTPS; a renewed one is taken without a restart")
+	flags.StringVar(&setup.TLS.KeyFile, "tls-key-file", "", "`file` of its private key")
 	flags.StringSliceVar(&setup.TrustProxy, "trust-proxy", nil, "`CIDR` of the proxy's addresses")
+	flags.StringVar(&setup.ProxyCAFile, "proxy-ca-file", "", "`file` of the authority that signed the proxy's client certificate; a connection without such a certificate is refused")
+	flags.StringArrayVar(&setup.ProxyNames, "proxy-name", nil, "DNS `name` or URI in the proxy's certificate; may be given several times")
 	flags.StringVar(&setup.UserHeader, "user-header", setup.UserHeader, "`header` in which the proxy names the person")
 	flags.StringVar(&setup.GroupHeader, "group-header", setup.GroupHeader, "`header` in which it names groups, between commas")
 	flags.StringVar(&setup.Operators, "operators", "", "`group` whose members may change things")
@@ -88,6 +100,7 @@ alone. Without it, the own login reads too.`,
 	flags.StringArrayVar(&setup.Redact, "redact", nil, "`path` that is never shown, such as .card.number, .items[].secret or .*.token")
 	flags.StringVar(&setup.TraceURL, "trace-url", "", "`URL` of a trace in the tracing system's pages, with {trace_id} in it; viewers see it, so it may hold no login")
 	command.MarkFlagsMutuallyExclusive("tokens", "trust-proxy", "oidc-issuer")
+	command.MarkFlagsMutuallyExclusive("tokens", "proxy-ca-file", "oidc-issuer")
 	command.MarkFlagsRequiredTogether("oidc-issuer", "oidc-client", "url")
 	return command
 }
@@ -99,8 +112,12 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	if err != nil {
 		return usagef(command, "%w", err)
 	}
+	encrypts, err := setup.encryption()
+	if err != nil {
+		return usagef(command, "%w", err)
+	}
 	if options.Access == nil {
-		if err := onlyHere(command, setup.Listen, "say who may read with --tokens, --oidc-issuer or --trust-proxy"); err != nil {
+		if err := onlyHere(command, setup.Listen, "say who may read with --tokens, --oidc-issuer, --trust-proxy or --proxy-ca-file"); err != nil {
 			return err
 		}
 	}
@@ -128,7 +145,11 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	fmt.Fprintf(command.ErrOrStderr(), "The console is at http://%s/\n", listener.Addr())
+	scheme := "http"
+	if encrypts != nil {
+		listener, scheme = encrypts.listen(ctx, listener, log), "https"
+	}
+	fmt.Fprintf(command.ErrOrStderr(), "The console is at %s://%s/\n", scheme, listener.Addr())
 	return servePages(ctx, listener, pages, maxConnections, log)
 }
 
@@ -156,12 +177,19 @@ func consoleOf(ctx context.Context, loaded *config.Config, database *pgpool.Data
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	encrypts, err := setup.encryption()
+	if err != nil {
+		return nil, nil, nil, err
+	}
 	if pages, closePools, err = consolePages(ctx, options, database, reading, inForce); err != nil {
 		return nil, nil, nil, err
 	}
 	if listener, err = net.Listen("tcp", setup.Listen); err != nil {
 		closePools()
 		return nil, nil, nil, fmt.Errorf("console.listen: %w", err)
+	}
+	if encrypts != nil {
+		listener = encrypts.listen(ctx, listener, log)
 	}
 	log.Info("serving the console", "address", listener.Addr().String())
 	return listener, pages, closePools, nil
@@ -356,8 +384,8 @@ func (c consoleSetup) access(log *slog.Logger) (console.Access, error) {
 			return nil, fmt.Errorf("%s: %w", c.named("oidc-issuer"), err)
 		}
 		return access, nil
-	case len(c.TrustProxy) > 0:
-		proxy := console.Proxy{UserHeader: c.UserHeader, GroupHeader: c.GroupHeader, Operators: c.Operators, Viewers: c.Viewers}
+	case c.HasProxy():
+		proxy := console.Proxy{Names: c.ProxyNames, UserHeader: c.UserHeader, GroupHeader: c.GroupHeader, Operators: c.Operators, Viewers: c.Viewers}
 		for _, text := range c.TrustProxy {
 			prefix, err := netip.ParsePrefix(text)
 			if err != nil {
@@ -385,6 +413,6 @@ func onlyHere(command *cobra.Command, listen, otherwise string) error {
 func servePages(ctx context.Context, listener net.Listener, pages http.Handler, most int, log *slog.Logger) error {
 	return serve(ctx, listener, &http.Server{
 		Handler: pages, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
-		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		MaxHeaderBytes: 64 << 10, ErrorLog: stdlog.New(complaints{log, rate.NewLimiter(1, 10)}, "", 0),
 	}, most, 5*time.Second)
 }
