@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -30,6 +31,7 @@ type committer struct {
 	observe func(took time.Duration, err error)
 	sagas   func(SagaNews) // may be nil
 	shares  chan *share
+	idle    atomic.Int32 // connections that wait for a share
 }
 
 // share is one lane's part of a batch: rows to settle, a claim, or both. The lane gets the result of each of
@@ -86,10 +88,12 @@ func (c *committer) run(ctx context.Context) {
 	for range connections {
 		group.Go(func() error {
 			for {
+				c.idle.Add(1)
 				select {
 				case <-ctx.Done():
 					return nil
 				case first := <-c.shares:
+					c.idle.Add(-1)
 					c.commit(ctx, c.gather(first))
 				}
 			}

@@ -21,7 +21,7 @@
 // to claim next and when. Its [pool] sends the claimed rows. The [committer] settles and
 // claims for the lanes in batches, one round trip and one commit each. A lane with much
 // to do, and a provider to itself, has two batches [inFlight] at a time; several lanes
-// can share one. Beside them, a busy lane searches for further tenants with small claims.
+// can share one. Beside large claims, it searches for other tenants with a small one.
 //
 // An [upstream] keeps this worker's share of what all workers may send to a provider, and
 // its part in the [breaker] that they share. A [lease] is held by heartbeats. A worker that

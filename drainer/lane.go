@@ -146,6 +146,7 @@ func (l *lane) load(stop context.Context) load {
 		claimingRows: l.inFlight.rows(),
 		settling:     len(l.inFlight.settling),
 		isSearching:  l.inFlight.search != nil,
+		isCommitFree: l.committer.idle.Load() > 0,
 		isShared:     l.server.shared.Load(),
 		isFailing:    l.failed != nil || l.failures > 0,
 		reclaimsNext: l.reclaimIsDue(),
@@ -188,7 +189,8 @@ func (l *lane) sleep(life lifetimes) (isDue bool) {
 	wake, lingers := l.wake, len(l.settled) > 0
 	var wakesAgain <-chan time.Time
 	if l.inFlight.any() {
-		wake, lingers = nil, true // the notification stays in the channel: the claim under way may have missed its row
+		wake = nil // the notification stays in the channel: the claim under way may have missed its row
+		lingers = lingers || !l.load(life.stop).isQuiet()
 	} else if ignored := l.planner.idle.ignoresFor(time.Now()); ignored > 0 {
 		wake, wakesAgain = nil, time.After(ignored)
 	}
@@ -250,17 +252,14 @@ func (l *lane) collected(rows int) {
 }
 
 // begin starts a batch that settles the collected outcomes and claims new rows, usually in one
-// commit. It does not wait for the result.
+// commit, and the search that is due. It does not wait for the results.
 func (l *lane) begin(life lifetimes) {
-	load := l.load(life.stop)
-	if may, _ := l.planner.maySearch(load); may {
-		search := newShare(&l.inFlight)
-		search.claim = l.planner.nextSearch(load)
-		l.inFlight.search = search
-		l.committer.take(life.giveUp, search)
-		return
+	if load := l.load(life.stop); l.planner.maySearch(load) {
+		l.inFlight.search = newShare(&l.inFlight)
+		l.inFlight.search.claim = l.planner.nextSearch(load.now)
+		l.committer.take(life.giveUp, l.inFlight.search)
 	}
-	if !load.mayBegin() {
+	if !l.load(life.stop).mayBegin() {
 		return
 	}
 	begun := time.Now()
@@ -596,24 +595,21 @@ func without(shares []*share, ended *share) []*share {
 	return slices.DeleteFunc(shares, func(s *share) bool { return s == ended })
 }
 
-// rows is the most rows that the claims under way can return.
+// rows is the most rows that the claims under way can return, without those of a search.
 func (f *inFlight) rows() (rows int) {
-	for _, share := range f.claims() {
+	for _, share := range f.claiming {
 		rows += share.claim.Limit
 	}
 	return rows
 }
 
-func (f *inFlight) claims() []*share {
-	if f.search == nil {
-		return f.claiming
-	}
-	return append([]*share{f.search}, f.claiming...)
-}
-
 // overdue reports a batch that was started so long ago that no committer can still be working on it.
 func (f *inFlight) overdue() bool {
-	return slices.ContainsFunc(slices.Concat(f.claims(), f.settling), func(s *share) bool {
+	all := slices.Concat(f.claiming, f.settling)
+	if f.search != nil {
+		all = append(all, f.search)
+	}
+	return slices.ContainsFunc(all, func(s *share) bool {
 		return time.Since(s.begunAt) > 2*batchTimeout // one to wait for a committer, one for the batch itself
 	})
 }

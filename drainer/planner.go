@@ -24,8 +24,8 @@ const (
 	// maxPrefetchBytes their payloads.
 	maxPrefetch      = 1750
 	maxPrefetchBytes = 16 << 20
-	// searchRows bounds the rows of a search for further tenants. A tenant that has more becomes hungry. Where rows
-	// may be prefetched, a search may exceed the room by so many, so that it need not wait for a large claim's rows.
+	// searchRows bounds the rows of a search beside large claims. Its rows may exceed the room, which those claims
+	// have taken.
 	searchRows = 64
 	// maxClaimBytes bounds the payloads of one claim, so that a link of 4 Mbit/s carries them
 	// within batchTimeout. With minClaimBytes a claim returns a single row.
@@ -88,7 +88,8 @@ type load struct {
 	claiming     int  // batches under way that claim
 	claimingRows int  // rows that these may bring
 	settling     int  // batches under way that settle
-	isSearching  bool // a search is under way, which does not count among these
+	isSearching  bool // a search is under way beside these batches
+	isCommitFree bool // a batch that began now would not wait for those of other lanes
 	isShared     bool // other workers serve the provider too
 	isFailing    bool // a batch has failed, and none has succeeded since
 	reclaimsNext bool // it is time to look for claims whose reply was lost
@@ -107,8 +108,9 @@ type load struct {
 func (l load) isQuiet() bool { return l.claiming == 0 && l.settling == 0 }
 
 // mayBegin forbids a second concurrent batch in two cases. After a failure, or before a
-// reclaim, the lane must first know the results of all batches under way. Where several workers
-// share the provider's rows, concurrent claims would skip each other's locked rows.
+// reclaim, the lane must first know the results of all batches under way, also that of a
+// search. Where several workers share the provider's rows, concurrent claims would skip each
+// other's locked rows.
 func (l load) mayBegin() bool {
 	if l.isFailing || l.reclaimsNext {
 		return l.isQuiet() && !l.isSearching
@@ -126,52 +128,38 @@ func (p *planner) mayClaim(l load) bool {
 	return l.mayBegin() && (l.isQuiet() || (l.claiming < batchesAtOnce && p.scan.hungry && p.allowance(l).rows >= fullBatch/2))
 }
 
-// maySearch reports whether a search of its own may start now, and if not, in how long. 0 means that the lane
-// plans none. Where a search takes room from the hungry tenants, two searches never follow each other.
-func (p *planner) maySearch(l load) (may bool, in time.Duration) {
-	at, must := p.scan.mustSearch()
-	if !must || (p.scan.searched && !p.prefetches) || l.isSearching || l.isFailing || l.reclaimsNext || p.searchRoom(l) == 0 {
-		return false, 0
-	}
-	in = max(0, at.Sub(l.now))
-	return in == 0, in
+// searchIn is how long the lane waits before it searches beside its other claims. It reports false if it does not: only a
+// large claim would delay a search for long. Prefetched rows, with those of searches, stay within the bounds of rows and
+// bytes.
+func (p *planner) searchIn(l load) (wait time.Duration, searches bool) {
+	waiting := l.outstanding + l.claimingRows - l.slots
+	searches = p.prefetches && p.scan.searchesBeside() && l.passage == passRows && l.isCommitFree && l.claimingRows >= fullBatch/2 &&
+		!l.isSearching && !l.stopping && !l.isBarred && !l.isFailing && !l.reclaimsNext &&
+		waiting <= maxPrefetch && waiting*p.payloadBytes <= maxPrefetchBytes
+	return max(0, p.scan.searchAt.Sub(l.now)), searches
 }
 
-// searchRoom is how many rows a search may claim.
-func (p *planner) searchRoom(l load) int {
-	switch {
-	case l.stopping, l.isBarred, l.slots == 0, l.passage != passRows:
-		return 0
-	case p.prefetches:
-		return min(searchRows, max(0, l.slots+p.prefetch+searchRows-l.outstanding-l.claimingRows))
-	}
-	return min(searchRows, p.allowance(l).rows)
+func (p *planner) maySearch(l load) bool {
+	wait, searches := p.searchIn(l)
+	return searches && wait == 0
 }
 
 // isBatchDue reports whether the next batch should start now, because waiting would not fill it further.
 func (p *planner) isBatchDue(l load) bool {
-	if may, _ := p.maySearch(l); may {
-		return true
-	}
 	if !l.isQuiet() || !l.mayBegin() {
-		return p.maySettle(l) || p.mayClaim(l)
+		return p.maySettle(l) || p.mayClaim(l) || p.maySearch(l)
 	}
 	return l.settled >= fullBatch || (l.settled > 0 && l.outstanding == 0)
 }
 
 // wait is how long the lane waits for outcomes or a notification before its next batch.
 func (p *planner) wait(l load) time.Duration {
-	wait := p.batchWait(l)
-	if _, search := p.maySearch(l); search > 0 {
-		wait = min(wait, search)
-	}
-	return wait
-}
-
-func (p *planner) batchWait(l load) time.Duration {
 	allowed := p.allowance(l)
 	switch {
 	case !l.isQuiet() || !l.mayBegin():
+		if wait, searches := p.searchIn(l); searches {
+			return min(wait, pollInterval)
+		}
 		return pollInterval
 	case l.settled > 0 || l.emptied > 0:
 		return linger
@@ -222,11 +210,10 @@ func (p *planner) room(l load) int {
 	return max(0, l.slots+p.prefetch-l.outstanding-l.claimingRows)
 }
 
-// nextSearch asks for rows of tenants that are not hungry.
-func (p *planner) nextSearch(l load) Claim {
+func (p *planner) nextSearch(now time.Time) Claim {
 	claim := p.claim
-	claim.Limit, claim.Bytes, claim.IsSearch = p.searchRoom(l), p.claimBytes, true
-	p.scan.search(&claim, l.now)
+	claim.Limit, claim.Bytes, claim.IsSearch = searchRows, p.claimBytes, true
+	p.scan.search(&claim, now)
 	return claim
 }
 
@@ -259,14 +246,19 @@ func (p *planner) nextClaim(l load) Claim {
 
 // claimed records the reply of a claim that was started at begun.
 func (p *planner) claimed(claim Claim, begun, now time.Time, reply ClaimReply) {
-	if now.Sub(begun) < batchTimeout/4 { // a claim of twice the size ends in time, too
-		p.claimBytes = min(maxClaimBytes, 2*p.claimBytes)
-	}
 	bytes := 0
 	for _, row := range reply.Rows {
 		bytes += len(row.Payload)
 	}
-	if len(reply.Rows) > 0 && !claim.IsSearch {
+	if claim.IsSearch { // its few rows say little of the other claims' size, and nothing of an idle lane
+		p.payloadBytes = max(p.payloadBytes, bytes/max(1, len(reply.Rows)))
+		p.scan.looked(claim, reply, now)
+		return
+	}
+	if now.Sub(begun) < batchTimeout/4 { // a claim of twice the size ends in time, too
+		p.claimBytes = min(maxClaimBytes, 2*p.claimBytes)
+	}
+	if len(reply.Rows) > 0 {
 		p.payloadBytes = bytes / len(reply.Rows)
 	}
 	if claim.Operation != "" {
@@ -274,9 +266,6 @@ func (p *planner) claimed(claim Claim, begun, now time.Time, reply ClaimReply) {
 		return
 	}
 	p.scan.looked(claim, reply, now)
-	if claim.IsSearch {
-		return // the claims for the hungry tenants tell whether the lane is idle
-	}
 	found := reply.Found
 	if p.scan.hungry {
 		found = max(1, found) // other tenants have due rows
@@ -289,7 +278,9 @@ func (p *planner) claimed(claim Claim, begun, now time.Time, reply ClaimReply) {
 // claimFailed halves the bytes of the next claim: the link may be too slow for the size that failed.
 func (p *planner) claimFailed(claim Claim, took time.Duration, now time.Time) {
 	p.scan.failed(claim, took, now)
-	p.claimBytes = max(minClaimBytes, claim.Bytes/2)
+	if !claim.IsSearch {
+		p.claimBytes = max(minClaimBytes, claim.Bytes/2)
+	}
 }
 
 // settled plans how many rows to claim ahead, from how many the last batch settled.

@@ -276,43 +276,55 @@ func TestATurnBeginsBesideAnotherOneOnlyWithAsMuchAsATurnCarries(t *testing.T) {
 	}
 }
 
-// A search does not wait for the claims and settlements under way.
-func TestASearchForOtherTenantsComesBesideFullBatches(t *testing.T) {
+func TestASearchForOtherTenantsComesBesideLargeClaims(t *testing.T) {
 	t.Parallel()
-	full, search := &share{claim: Claim{Limit: fullBatch}}, &share{claim: Claim{Limit: searchRows, IsSearch: true}}
+	large, small := &share{claim: Claim{Limit: fullBatch}}, &share{claim: Claim{Limit: fullBatch/2 - 1}}
+	search := &share{claim: Claim{Limit: searchRows, IsSearch: true}}
 	for name, test := range map[string]struct {
-		given func(*lane)
-		may   bool
-		in    time.Duration
+		given    func(*lane)
+		searches bool
+		in       time.Duration
 	}{
-		"nothing is under way":                           {func(*lane) {}, true, 0},
-		"two claims are under way":                       {func(l *lane) { l.inFlight.claiming = []*share{full, full} }, true, 0},
-		"there is no room":                               {func(l *lane) { l.outstanding = l.server.slots.size() + l.planner.prefetch }, true, 0},
-		"a search has exceeded it":                       {func(l *lane) { l.outstanding = 9 * fullBatch }, false, 0},
-		"others serve the provider":                      {func(l *lane) { l.server.shared.Store(true) }, true, 0},
-		"the last one was just now":                      {func(l *lane) { l.planner.scan.searchedAt = time.Now() }, false, loneSearchInterval},
-		"one is under way":                               {func(l *lane) { l.inFlight.search = search }, false, 0},
-		"no claim came since":                            {func(l *lane) { l.planner.scan.searched = true }, true, 0},
-		"its rows may not wait, and no claim came since": {func(l *lane) { l.planner.prefetches, l.planner.scan.searched = false, true }, false, 0},
-		"no tenant is hungry":                            {func(l *lane) { l.planner.scan.hungry = false }, false, 0},
-		"a batch has failed":                             {func(l *lane) { l.fail(errAway) }, false, 0},
-		"a reply may have been lost":                     {func(l *lane) { l.reclaimAt = time.Now() }, false, 0},
-		"its rows may not wait, and there is no room":    {func(l *lane) { l.planner.prefetches, l.outstanding = false, 9*fullBatch }, false, 0},
-		"its rows may not wait, and there is room":       {func(l *lane) { l.planner.prefetches, l.planner.prefetch = false, 0 }, true, 0},
+		"a large claim is under way":    {func(*lane) {}, true, 0},
+		"so is another one":             {func(l *lane) { l.inFlight.claiming = []*share{large, small} }, true, 0},
+		"only a small one is":           {func(l *lane) { l.inFlight.claiming = []*share{small} }, false, 0},
+		"others serve the provider":     {func(l *lane) { l.server.shared.Store(true) }, true, 0},
+		"the last search was just now":  {func(l *lane) { l.planner.scan.searchAt = time.Now().Add(searchInterval) }, true, searchInterval},
+		"a search is under way":         {func(l *lane) { l.inFlight.search = search }, false, 0},
+		"no second tenant is known":     {func(l *lane) { l.planner.scan.tenants = l.planner.scan.tenants[:1] }, false, 0},
+		"no tenant is hungry":           {func(l *lane) { l.planner.scan.hungry = false }, false, 0},
+		"a batch has failed":            {func(l *lane) { l.fail(errAway) }, false, 0},
+		"a reply may have been lost":    {func(l *lane) { l.reclaimAt = time.Now() }, false, 0},
+		"all connections are in use":    {func(l *lane) { l.committer.idle.Store(0) }, false, 0},
+		"claimed rows may not wait":     {func(l *lane) { l.planner.prefetches = false }, false, 0},
+		"as many rows wait as may":      {func(l *lane) { l.outstanding = l.server.slots.size() + maxPrefetch - fullBatch }, true, 0},
+		"a search has brought one more": {func(l *lane) { l.outstanding = l.server.slots.size() + maxPrefetch - fullBatch + 1 }, false, 0},
+		"their payloads are large": {func(l *lane) {
+			l.planner.payloadBytes, l.outstanding = maxPrefetchBytes/fullBatch, l.server.slots.size()+1
+		}, false, 0},
+		"they are as large as they may be": {func(l *lane) {
+			l.planner.payloadBytes, l.outstanding = maxPrefetchBytes/fullBatch, l.server.slots.size()
+		}, true, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := laneTo(nil)
-			l.planner.prefetches, l.planner.prefetch, l.planner.scan.hungry = true, 4*fullBatch, true
+			l.committer.idle.Store(1)
+			l.inFlight.add(large)
+			l.planner.prefetches, l.planner.scan.hungry, l.planner.scan.tenants = true, true, []*tenant{{}, {id: 3}}
 			test.given(l)
-			if may, in := l.planner.maySearch(l.load(t.Context())); may != test.may || in != test.in {
-				t.Errorf("%s: it may search: %t, in %s; want %t, %s", name, may, in, test.may, test.in)
+			load := l.load(t.Context())
+			if in, searches := l.planner.searchIn(load); searches != test.searches || (searches && in != test.in) {
+				t.Errorf("%s: it searches: %t, in %s; want %t, %s", name, searches, in, test.searches, test.in)
+			}
+			if due := l.planner.isBatchDue(load); due != (test.searches && test.in == 0) {
+				t.Errorf("%s: a batch is due: %t", name, due)
 			}
 		})
 	}
 }
 
-// After a failure nothing may begin before the results of all batches are known, and that of a search is one.
-func TestAFailedLaneWaitsForItsSearch(t *testing.T) {
+// A search's reply may have been lost like that of any claim, so it must be known before anything else begins.
+func TestAfterAFailureALaneWaitsForItsSearch(t *testing.T) {
 	t.Parallel()
 	for _, given := range []func(*lane){func(l *lane) { l.fail(errAway) }, func(l *lane) { l.reclaimAt = time.Now() }} {
 		synctest.Test(t, func(t *testing.T) {
@@ -328,6 +340,20 @@ func TestAFailedLaneWaitsForItsSearch(t *testing.T) {
 				t.Errorf("it looks again in %s", wait)
 			}
 		})
+	}
+}
+
+// A search brings few rows, so its success or failure says nothing about the bytes that a link carries in time.
+func TestASearchLeavesTheSizeOfClaimsAsItIs(t *testing.T) {
+	t.Parallel()
+	p := planner{claimBytes: 4 * minClaimBytes, payloadBytes: 10}
+	search := p.nextSearch(time.Now())
+	p.claimed(search, time.Now(), time.Now(), ClaimReply{Rows: []*Row{{Payload: make([]byte, 30)}}})
+	if p.claimBytes != 4*minClaimBytes || p.payloadBytes != 30 {
+		t.Errorf("after a search, claims have %d bytes, want %d, and payloads count as %d, want 30", p.claimBytes, 4*minClaimBytes, p.payloadBytes)
+	}
+	if p.claimFailed(search, time.Second, time.Now()); p.claimBytes != 4*minClaimBytes {
+		t.Errorf("after a search that failed, claims have %d bytes", p.claimBytes)
 	}
 }
 
@@ -480,6 +506,9 @@ func TestAClaimThatFailsAsksForHalf(t *testing.T) {
 		}
 		for range 20 {
 			claim(batchTimeout, errAway)
+		}
+		if l.planner.scan.searchAt.Before(time.Now().Add(batchTimeout)) {
+			t.Error("a search that failed late is repeated beside due tenants before they had more of the time")
 		}
 		if asks := claim(0, nil); asks != minClaimBytes {
 			t.Errorf("in the end it asks for %d bytes, want %d", asks, minClaimBytes)

@@ -18,21 +18,20 @@ const (
 	// tenantsAtOnce bounds the parts of a claim for each of three kinds: tenants with due rows, tenants that
 	// recently had some, and the gaps between these ids. Each part is an index scan.
 	tenantsAtOnce = 64
-	// searchInterval is the time between two searches of a busy lane for further tenants with due rows. It is
-	// longer while only one tenant is known, since most installations have no other.
-	searchInterval, loneSearchInterval = 20 * time.Millisecond, 100 * time.Millisecond
+	// searchInterval is how often a busy lane looks for further tenants with due rows.
+	searchInterval = 20 * time.Millisecond
 )
 
 // scan decides where a lane looks next, and for which tenants' rows. Tenants that are known to have due rows share each
 // claim by their weights. The others are searched for: an index scan finds the next tenants with rows, however many
 // tenants there are. A tenant is called hungry while it may have more due rows than were claimed.
 type scan struct {
-	tenants    []*tenant // sorted by id: all hungry ones, and of the others those that had rows last
-	searchedAt time.Time // when the last search began
-	slowUntil  time.Time // until when searches must pause, since the last one was slow
-	searched   bool      // no claim for the hungry tenants has come since the last search
-	gap        int       // the gap between known tenants with which the next search begins
-	turn       int       // the part that comes first in the next search
+	tenants  []*tenant     // sorted by id: all hungry ones, and of the others those that had rows last
+	searchAt time.Time     // when the next search may come while a tenant is hungry
+	searched bool          // the last claim was a search
+	plain    time.Duration // how long a claim without a search takes
+	gap      int           // the gap between known tenants with which the next search begins
+	turn     int           // the part that comes first in the next search
 
 	hungry        bool // at least one tenant is
 	lookRequested bool // look once more before waiting
@@ -71,11 +70,12 @@ func (s *scan) restart() {
 	s.lookRequested, s.nothing, s.held = true, false, false
 }
 
-// failed also delays the next search: a search that runs into the timeout would otherwise be repeated at once.
+// failed also delays the next search: a search that runs into the timeout would otherwise be repeated with
+// every second claim.
 func (s *scan) failed(claim Claim, took time.Duration, now time.Time) {
 	s.restart()
-	if claim.IsSearch {
-		s.spaceSearches(false, took, now)
+	if slices.ContainsFunc(claim.Parts, func(part Part) bool { return !part.isOfOne() }) {
+		s.spaceSearches(claim, true, false, took, now)
 	}
 }
 
@@ -90,33 +90,25 @@ func (s *scan) rescan() {
 	}
 }
 
-// plan says which tenants' rows the claim takes: those of the hungry tenants. While there are none, each claim is a search.
+// plan says which tenants' rows the claim takes. The parts of a search come first, so that there is room left for them.
+// While tenants are hungry, two searches never follow each other, so that these tenants find room, too.
 func (s *scan) plan(claim *Claim, now time.Time) {
 	s.lookRequested = false
-	if !s.hungry {
+	s.searched = !s.hungry || (!s.searched && now.After(s.searchAt))
+	if s.searched {
 		s.search(claim, now)
 	}
-	s.searched = false
 	s.divide(claim, now)
 }
 
-// mustSearch reports whether a search of its own has to come, and when. A search beside hungry tenants is not a part of
-// their claims, which are large, and so slow.
-func (s *scan) mustSearch() (at time.Time, must bool) {
-	at = s.searchedAt.Add(searchInterval)
-	if len(s.tenants) < 2 {
-		at = s.searchedAt.Add(loneSearchInterval)
-	}
-	if s.slowUntil.After(at) {
-		at = s.slowUntil
-	}
-	return at, s.hungry
-}
+// searchesBeside reports whether a search of its own is worth a claim: while tenants are hungry, a search within their
+// claims would wait for these, which may be large. It needs a second tenant, since most installations have only one.
+func (s *scan) searchesBeside() bool { return s.hungry && len(s.tenants) > 1 }
 
 // search asks for the rows of tenants that are not hungry: of each known one behind its cursor, and of the unknown ones by
-// the gaps between the known ids. While tenants are hungry, one part of a search gets a quarter of it at most.
+// the gaps between the known ids. Within the claim of hungry tenants, a search gets half of it.
 func (s *scan) search(claim *Claim, now time.Time) {
-	s.searched, s.searchedAt = true, now
+	s.searchAt = now.Add(searchInterval)
 	var known, gaps []Part
 	next := 0
 	for _, t := range s.tenants {
@@ -143,6 +135,9 @@ func (s *scan) search(claim *Claim, now time.Time) {
 		known[i].Limit = claim.Limit
 		if s.hungry {
 			known[i].Limit = max(1, claim.Limit/4/len(known))
+		}
+		if claim.IsSearch { // more than one row, or each tenant with a single one would count as hungry
+			known[i].Limit = max(1, claim.Limit/4)
 		}
 	}
 	claim.Parts = rotated(append(known, gaps...), s.turn) // the first parts may fill the claim, so they take turns
@@ -224,9 +219,9 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 			last--
 		}
 	}
-	cut, width := false, 0
+	searched, cut, width := false, false, 0
 	for i, part := range parts {
-		cut = cut || (i > last && !part.isOfOne())
+		searched, cut = searched || !part.isOfOne(), cut || (i > last && !part.isOfOne())
 		if i == 0 || parts[i-1].First != part.First {
 			width += int(part.Last) - int(part.First) + 1
 		}
@@ -252,19 +247,28 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 	s.nothing = isEmpty && !reply.Held
 	s.held = reply.Found == 0 && (s.held || isEmpty) && !s.nothing
 	s.hasBegun = true
-	if claim.IsSearch {
-		s.spaceSearches(cut, reply.Took, now)
-	}
+	s.spaceSearches(claim, searched, cut, reply.Took, now)
 	s.hungry = slices.ContainsFunc(s.tenants, func(t *tenant) bool { return t.hungry })
 	s.lookRequested = s.lookRequested || (!s.hungry && width <= LastTenant) // this claim did not look at all tenants
 	s.forget()
 }
 
 // spaceSearches limits slow searches to a third of the time: each reads the dead index entries that an old snapshot keeps.
-// A search that was cut off, because it was full, is repeated at once.
-func (s *scan) spaceSearches(cut bool, took time.Duration, now time.Time) {
-	if s.slowUntil = now.Add(2 * took); cut {
-		s.searchedAt, s.slowUntil = time.Time{}, time.Time{}
+// A search is slow compared with a claim without one. That comparison may rise at most twofold with each claim, since a
+// single claim may also have carried other work. A search of its own carries none. A search that was cut off by a full
+// claim is repeated at once.
+func (s *scan) spaceSearches(claim Claim, searched, cut bool, took time.Duration, now time.Time) {
+	next := now.Add(2 * (took - s.plain))
+	if claim.IsSearch {
+		next = now.Add(2 * took)
+	}
+	switch {
+	case !searched:
+		s.plain = min(took, cmp.Or(2*s.plain, took))
+	case cut:
+		s.searchAt = time.Time{}
+	case next.After(s.searchAt):
+		s.searchAt = next
 	}
 }
 

@@ -20,9 +20,10 @@ type backlog struct {
 	place  int64
 	scan   scan
 
-	takes, searchTakes time.Duration // the time of a claim, and of a search of its own; 0: the same time
-	fails              bool          // each search of its own
-	searching          time.Duration // the time that these took
+	takes, searchTakes time.Duration // the time of a claim, and of one that searches; 0: the same time
+	every              int           // so many plain claims one carries as much other work as a search takes; 0: none does
+	fails              bool          // each search
+	plain              int           // claims
 }
 
 func newBacklog(weights ...int) *backlog {
@@ -39,37 +40,33 @@ func (b *backlog) fill(rows int) {
 	}
 }
 
-// claim makes the search that is due, and then a claim.
 func (b *backlog) claim(limit int) (found map[int16]int, total int) {
-	found = map[int16]int{}
-	if at, must := b.scan.mustSearch(); must && !time.Now().Before(at) {
-		search := Claim{Limit: min(limit, searchRows), IsSearch: true}
-		b.scan.search(&search, time.Now())
-		total = b.make(search, found)
-	}
 	claim := Claim{Limit: limit}
 	b.scan.plan(&claim, time.Now())
-	return found, total + b.make(claim, found)
+	found = map[int16]int{}
+	return found, b.make(claim, found)
 }
 
 // make makes a planned claim and reports its result to the scan.
 func (b *backlog) make(claim Claim, found map[int16]int) (total int) {
+	limit, searches := claim.Limit, b.scan.searched || claim.IsSearch
 	reply := ClaimReply{Took: cmp.Or(b.takes, time.Millisecond)}
-	if claim.IsSearch {
+	if searches {
 		reply.Took = cmp.Or(b.searchTakes, reply.Took)
-		b.searching += reply.Took
+	} else if b.plain++; b.every > 0 && b.plain%b.every == 0 {
+		reply.Took = b.searchTakes
 	}
 	if b.takes > 0 {
 		time.Sleep(reply.Took)
 	}
-	if claim.IsSearch && b.fails {
+	if searches && b.fails {
 		b.scan.failed(claim, reply.Took, time.Now())
 		return 0
 	}
 	for n, part := range claim.Parts {
-		rooms := b.rooms(part, claim.Limit)
+		rooms := b.rooms(part, limit)
 		for _, id := range slices.Sorted(maps.Keys(rooms)) {
-			took := min(rooms[id], b.due[id], claim.Limit-reply.Found)
+			took := min(rooms[id], b.due[id], limit-reply.Found)
 			if took == 0 {
 				continue
 			}
@@ -116,13 +113,13 @@ func TestHungryTenantsShareEachClaimByTheirWeights(t *testing.T) {
 						sum += weight
 					}
 					for ; len(b.scan.tenants) < len(weights); claims++ { // they are found first
-						time.Sleep(loneSearchInterval)
+						time.Sleep(searchInterval)
 						b.claim(limit)
 						if claims > 4*len(weights) {
 							t.Fatalf("after %d claims %d tenants of %d are known", claims, len(b.scan.tenants), len(weights))
 						}
 					}
-					b.scan.slowUntil = time.Now().Add(time.Hour)
+					b.scan.searchAt = time.Now().Add(time.Hour)
 					total := map[int16]int{}
 					const rounds = 2000
 					for range rounds {
@@ -225,75 +222,130 @@ func TestNoShareIsLostAndNobodyStarves(t *testing.T) {
 	}
 }
 
-// One tenant floods, and a search finds the other's lone row.
+// One floods, and the other's lone row is in the next claim that searches.
 func TestALoneRowBesideAFloodIsFoundByTheNextSearch(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int{1, 64, 1750} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBacklog(1, 1)
 			b.due[0] = math.MaxInt32
-			interval := loneSearchInterval // until the other tenant is known
 			for range 20 {
 				b.due[3] = 1
 				came := time.Now()
 				for b.due[3] > 0 {
 					time.Sleep(time.Millisecond)
-					if b.claim(limit); time.Since(came) > interval+10*time.Millisecond {
+					if b.claim(limit); time.Since(came) > searchInterval+10*time.Millisecond {
 						t.Fatalf("in a claim of %d it is not found in %s", limit, time.Since(came))
 					}
 				}
-				interval = searchInterval
 			}
 		})
 	}
 }
 
-// The rows of the flood make every claim slow. A search comes before each of them.
-func TestALoneRowBesideAFloodWaitsForOneSlowClaim(t *testing.T) {
+// The rows of the flood make every claim slow, and the search nothing: it comes with every second claim.
+func TestALoneRowBesideAFloodWaitsForTwoSlowClaims(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBacklog(1, 1)
-		b.due[0], b.takes, b.searchTakes = math.MaxInt32, 50*time.Millisecond, 5*time.Millisecond
-		for b.due[3] = 1; b.due[3] > 0; { // the first one makes its tenant known
+		b.due[0], b.takes = math.MaxInt32, 50*time.Millisecond
+		for range 4 { // until one without a search tells what a claim takes
 			b.claim(1000)
 		}
 		for range 20 {
 			b.due[3] = 1
+			b.claim(1000)
 			if b.claim(1000); b.due[3] > 0 {
-				t.Fatal("the search before the next claim does not find it")
+				t.Fatal("two claims do not find it")
 			}
 		}
 	})
 }
 
-// A search of a tenant with more rows than it may take makes this tenant hungry: it shares the claims from then on.
-func TestATenantWithManyRowsBesideAFloodSharesTheClaimAfterASearch(t *testing.T) {
+// beside makes a search of its own, if one is due.
+func (b *backlog) beside() (found map[int16]int) {
+	found = map[int16]int{}
+	if now := time.Now(); b.scan.searchesBeside() && !now.Before(b.scan.searchAt) {
+		search := Claim{Limit: searchRows, IsSearch: true}
+		b.scan.search(&search, now)
+		b.make(search, found)
+	}
+	return found
+}
+
+// Large claims are under way, one after the other. A search beside them finds a row of a known tenant within its interval.
+func TestALoneRowBesideAFloodDoesNotWaitForALargeClaim(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBacklog(slices.Repeat([]int{1}, 20)...)
+		b.due[0] = math.MaxInt32
+		b.claim(1000)
+		b.due[3] = 1
+		for b.due[3] > 0 { // the first row makes its tenant known
+			time.Sleep(searchInterval)
+			b.claim(1000)
+		}
+		for id := int16(6); id < 60; id += 3 {
+			b.due[3], b.due[id] = 1, 1
+			time.Sleep(searchInterval)
+			if found := b.beside(); found[3] != 1 || found[id] != 1 {
+				t.Fatalf("a search finds %v", found)
+			}
+			if hungry := slices.IndexFunc(b.scan.tenants, func(t *tenant) bool { return t.id > 0 && t.hungry }); hungry >= 0 {
+				t.Fatalf("with a single row, tenant %d counts as one with more", b.scan.tenants[hungry].id)
+			}
+		}
+	})
+}
+
+func TestSlowSearchesOfTheirOwnHaveAThirdOfTheTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBacklog(1, 1)
-		b.due[0], b.takes = math.MaxInt32, time.Millisecond
-		b.claim(1000)
-		b.due[3] = math.MaxInt32
-		time.Sleep(loneSearchInterval)
-		b.claim(1000)
-		if found, _ := b.claim(1000); found[3] < 400 {
-			t.Errorf("the tenant has %d rows of 1,000", found[3])
+		b.due[0], b.due[3] = math.MaxInt32, 1
+		for b.due[3] > 0 {
+			time.Sleep(searchInterval)
+			b.claim(1000)
+		}
+		b.searchTakes, b.takes = 200*time.Millisecond, time.Nanosecond
+		begun, searching := time.Now(), time.Duration(0)
+		for range 20_000 {
+			time.Sleep(time.Millisecond)
+			before := time.Now()
+			b.beside()
+			searching += time.Since(before)
+		}
+		if share := searching.Seconds() / time.Since(begun).Seconds(); share < 0.25 || share > 0.35 {
+			t.Errorf("searches take %.2f of the time", share)
 		}
 	})
 }
 
 func TestSlowSearchesHaveAThirdOfTheTime(t *testing.T) {
 	t.Parallel()
-	for name, fails := range map[string]bool{"that find nothing": false, "that fail": true} {
+	for name, test := range map[string]struct {
+		every int
+		fails bool
+	}{
+		"beside plain claims": {}, "beside some that carry other work": {every: 2}, "and fail": {fails: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBacklog(1, 1)
-				b.due[0], b.takes, b.searchTakes, b.fails = math.MaxInt32, 5*time.Millisecond, 200*time.Millisecond, fails
-				begun := time.Now()
+				b.due[0], b.takes, b.searchTakes, b.every = math.MaxInt32, 5*time.Millisecond, 200*time.Millisecond, test.every
+				b.claim(1000)
+				b.claim(1000)
+				b.fails = test.fails
+				var searching, all time.Duration
 				for range 1000 {
+					begun := time.Now()
 					b.claim(1000)
+					all += time.Since(begun)
+					if b.scan.searched {
+						searching += time.Since(begun)
+					}
 				}
-				if share := b.searching.Seconds() / time.Since(begun).Seconds(); share < 0.25 || share > 0.35 {
+				if share := searching.Seconds() / all.Seconds(); share < 0.25 || share > 0.35 {
 					t.Errorf("searches take %.2f of the time", share)
 				}
 			})

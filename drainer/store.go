@@ -126,7 +126,7 @@ type Claim struct {
 	Fallback string        // rows that this fallback has begun are left to its lane; empty for none
 	ProbeFor time.Duration // if above 0, claim one row as the probe of the server, which has so much time
 
-	IsSearch bool // only for tenants that are not hungry, beside the lane's other claims
+	IsSearch bool // only a search for tenants that are not hungry, beside the lane's other claims
 
 	LooksLast bool // the lane drains once, and must know whether a limit holds rows back
 	ActsOnce  bool // some rows may repeat an effect, so none are claimed while commits may have been lost

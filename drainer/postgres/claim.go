@@ -28,11 +28,10 @@ var (
 )
 
 // queueClaims lets one statement claim for several lanes, since each further statement costs as much as claiming
-// about eleven rows.
-func queueClaims(batch *pgx.Batch, worker string, known known, claims []drainer.Claim, replies []drainer.ClaimReply) {
-	before := time.Now()
+// about eleven rows. The wait for a connection is no part of a claim's time: begun is set after it.
+func queueClaims(batch *pgx.Batch, worker string, known known, claims []drainer.Claim, replies []drainer.ClaimReply, begun *time.Time) {
 	for _, lanes := range together(claims) {
-		queueClaim(batch, worker, known, claims, lanes, replies, &before)
+		queueClaim(batch, worker, known, claims, lanes, replies, begun)
 	}
 }
 
@@ -99,7 +98,7 @@ func queueClaim(batch *pgx.Batch, worker string, known known, claims []drainer.C
 // full claim.
 func queueHeld(batch *pgx.Batch, claims []drainer.Claim, replies []drainer.ClaimReply) {
 	for i, claim := range claims {
-		if claim.LooksLast && claim.IsFull() && claim.Limit > 0 && claim.Server == claim.Provider {
+		if claim.LooksLast && !claim.IsSearch && claim.IsFull() && claim.Limit > 0 && claim.Server == claim.Provider {
 			batch.Queue(heldSQL, claim.Provider).QueryRow(func(row pgx.Row) error { return row.Scan(&replies[i].Held) })
 		}
 	}

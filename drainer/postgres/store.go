@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"text/template"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -152,14 +153,15 @@ func (s *Store) commit(ctx context.Context, worker string, batch drainer.Batch) 
 func (s *Store) commitOnce(ctx context.Context, worker string, batch drainer.Batch, repeated bool) (drainer.BatchReply, error) {
 	reply := drainer.BatchReply{Claimed: make([]drainer.ClaimReply, len(batch.Claims))}
 	var queue pgx.Batch
-	queue.Queue(planSQL)
+	var begun time.Time
+	queue.Queue(planSQL).Exec(func(pgconn.CommandTag) error { begun = time.Now(); return nil })
 	queueHold(&queue, worker, batch)
 	settled, places := queuePark(&queue, worker, batch.Settle)
 	queueSettle(&queue, worker, settled, repeated, &reply)
 	queueFinish(&queue, worker, batch.Finish)
 	queueBreakers(&queue, worker, batch.Settle)
 	queueIdle(&queue, batch.Claims)
-	queueClaims(&queue, worker, s.memory.historyOf(worker), batch.Claims, reply.Claimed)
+	queueClaims(&queue, worker, s.memory.historyOf(worker), batch.Claims, reply.Claimed, &begun)
 	queueHeld(&queue, batch.Claims, reply.Claimed)
 	if err := s.send(ctx, &queue); err != nil {
 		return drainer.BatchReply{}, fmt.Errorf("batch: %w", err)
