@@ -259,12 +259,12 @@ const (
 	// outbox.idempotency_key: 100,000 calls would take twice as long as the computation, and the view longer still.
 	keyedSQL = `SELECT ` + statusColumns + ` FROM outbox.standing WHERE intent_id IN (
 			SELECT id FROM outbox.intent i LEFT JOIN outbox.generation g ON g.intent_id = i.id
-			WHERE id >= $1::bigint AND 'idem_v1_' || left(encode(sha256(convert_to(
-				octet_length(agent_run_id) || ':' || agent_run_id || ',' || octet_length(step_id) || ':' || step_id || ',' ||
-				octet_length(tool_name) || ':' || tool_name || ',' || octet_length(business_scope) || ':' || business_scope || ',' ||
-				coalesce(3 + octet_length(nullif(namespace, '')) || ':ns=' || namespace || ',', '') ||
-				CASE WHEN generation > 1 THEN 4 + octet_length(generation::text) || ':gen=' || generation || ',' ELSE '' END,
-				'UTF8')), 'hex'), 32) = $2::text
+			WHERE id >= $1::bigint AND pg_catalog.concat('idem_v1_', left(encode(sha256(convert_to(pg_catalog.concat(
+				octet_length(agent_run_id), ':', agent_run_id, ',', octet_length(step_id), ':', step_id, ',',
+				octet_length(tool_name), ':', tool_name, ',', octet_length(business_scope), ':', business_scope, ',',
+				CASE WHEN namespace <> ''::text THEN pg_catalog.concat(3 + octet_length(namespace), ':ns=', namespace, ',') END,
+				CASE WHEN generation > 1 THEN pg_catalog.concat(4 + octet_length(generation::text), ':gen=', generation, ',') END
+				), 'UTF8'::name)), 'hex'::text), 32)) = $2::text
 			ORDER BY id DESC LIMIT $3::int)
 		ORDER BY intent_id DESC LIMIT $3::int`
 )

@@ -296,7 +296,11 @@ func TestASearchFindsWhereATextStands(t *testing.T) {
 	o := listed(t)
 	o.exec(`UPDATE outbox.attempt SET provider_ref = 'ch_3' WHERE intent_id = 3`)
 	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('3', 's', 'sim/act', 'invoice_442', '{}')`)
-	key := one[string](o, `SELECT idempotency_key FROM outbox.status WHERE intent_id = 2`)
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, namespace) VALUES ('läufe', 's,1', 'sim/act', 'ß', '{}', 'eu')`)
+	o.exec(`INSERT INTO outbox.generation (intent_id, generation, doubt) VALUES (5, 2, false), (8, 12, false)`)
+	keyOf := func(intent int) string {
+		return one[string](o, `SELECT idempotency_key FROM outbox.status WHERE intent_id = $1`, intent)
+	}
 	for text, want := range map[string]struct {
 		runs    []string
 		intents []int64
@@ -305,7 +309,9 @@ func TestASearchFindsWhereATextStands(t *testing.T) {
 		"invoice_442": {nil, []int64{7}},
 		"3":           {[]string{"3"}, []int64{3}},
 		"run-":        {[]string{"run-0", "run-1"}, nil},
-		key:           {nil, []int64{2}},
+		keyOf(2):      {nil, []int64{2}},
+		keyOf(5):      {nil, []int64{5}},
+		keyOf(8):      {nil, []int64{8}},
 		"ch_":         {nil, nil},
 		"%":           {nil, nil},
 	} {
