@@ -89,7 +89,7 @@ type load struct {
 	claimingRows int  // rows that these may bring
 	settling     int  // batches under way that settle
 	isSearching  bool // a search is under way beside these batches
-	isCommitFree bool // a batch that began now would not wait for those of other lanes
+	isCommitFree bool // the committer takes a batch at once, so it would not queue behind those of other lanes
 	isShared     bool // other workers serve the provider too
 	isFailing    bool // a batch has failed, and none has succeeded since
 	reclaimsNext bool // it is time to look for claims whose reply was lost
@@ -128,9 +128,9 @@ func (p *planner) mayClaim(l load) bool {
 	return l.mayBegin() && (l.isQuiet() || (l.claiming < batchesAtOnce && p.scan.hungry && p.allowance(l).rows >= fullBatch/2))
 }
 
-// searchIn is how long the lane waits before it searches beside its other claims. It reports false if it does not: only a
-// large claim would delay a search for long. Prefetched rows, with those of searches, stay within the bounds of rows and
-// bytes.
+// searchIn is how long the lane waits before it searches beside its other claims. It reports false if the lane plans no
+// such search: without a large claim under way, the next claim comes soon and searches itself. None begins while more
+// rows or bytes wait than may be prefetched, so the rows of one search at most exceed these bounds.
 func (p *planner) searchIn(l load) (wait time.Duration, searches bool) {
 	waiting := l.outstanding + l.claimingRows - l.slots
 	searches = p.prefetches && p.scan.searchesBeside() && l.passage == passRows && l.isCommitFree && l.claimingRows >= fullBatch/2 &&
@@ -210,6 +210,7 @@ func (p *planner) room(l load) int {
 	return max(0, l.slots+p.prefetch-l.outstanding-l.claimingRows)
 }
 
+// nextSearch asks for rows of tenants that are not hungry.
 func (p *planner) nextSearch(now time.Time) Claim {
 	claim := p.claim
 	claim.Limit, claim.Bytes, claim.IsSearch = searchRows, p.claimBytes, true

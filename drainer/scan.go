@@ -136,7 +136,7 @@ func (s *scan) search(claim *Claim, now time.Time) {
 		if s.hungry {
 			known[i].Limit = max(1, claim.Limit/4/len(known))
 		}
-		if claim.IsSearch { // more than one row, or each tenant with a single one would count as hungry
+		if claim.IsSearch { // if it asked for one row, each tenant with a single row would count as hungry
 			known[i].Limit = max(1, claim.Limit/4)
 		}
 	}
