@@ -169,11 +169,15 @@ func (g *generation) serve(stop context.Context) (last *session, err error) {
 		if !session.join(g.retired) {
 			return session, nil
 		}
-		err := g.runJoined(stop, session)
-		if leaseLoss(err) == nil || stop.Err() != nil {
+		lost, err := g.runJoined(stop, session)
+		if lost == nil {
 			return session, err
 		}
-		g.daemon.log.Error("lease lost", "worker", session.worker, "error", err)
+		if stop.Err() != nil { // no failure of its own: what it had in flight is settled, or err says that it is not
+			g.daemon.log.Warn("lease ended during the shutdown; requests in flight were cut off", "worker", session.worker)
+			return session, err
+		}
+		g.daemon.log.Error("lease lost", "worker", session.worker, "error", lost)
 		if g.retired.Err() != nil {
 			return session, nil
 		}
@@ -182,7 +186,7 @@ func (g *generation) serve(stop context.Context) (last *session, err error) {
 
 // runJoined takes over before its first claim. Only one generation claims at a time, and the one before it
 // stops only when the new one has joined.
-func (g *generation) runJoined(stop context.Context, session *session) error {
+func (g *generation) runJoined(stop context.Context, session *session) (lost, err error) {
 	roster := &g.daemon.roster
 	roster.enter(session)
 	defer roster.exit(session)

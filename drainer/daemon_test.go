@@ -89,6 +89,84 @@ func TestAStopEndsAReloadThatWaitsForTheDatabase(t *testing.T) {
 	})
 }
 
+// An orchestrator counts a shutdown that failed. Here the lease is lost while the database answers nothing.
+func TestAShutdownWhoseLeaseIsLostFailsOnlyIfSomethingIsUnsettled(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]error{"the database is back in time": nil, "the database stays away": errUnsettled} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				o, said := observing()
+				store := answerlessStore{back: make(chan struct{})}
+				sim := dispatch.Provider{Name: "sim", Concurrency: 1, Adapter: closing{close: func() error { return nil }}}
+				settings := Settings{Worker: timing}
+				settings.Worker.ShutdownTimeout = timing.Lease
+				daemon := New(store, []dispatch.Provider{sim}, settings, o.log, prometheus.NewRegistry())
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- daemon.Run(ctx) }()
+				time.Sleep(timing.Lease*2/3 - time.Millisecond)
+				stop()
+				time.Sleep(2 * time.Millisecond) // now it has no lease
+				if want == nil {
+					close(store.back)
+				}
+				if err := <-ended; !errors.Is(err, want) || (want == nil) != (err == nil) {
+					t.Errorf("it ended with %v, want %v", err, want)
+				}
+				if !strings.Contains(said.String(), "lease ended during the shutdown") {
+					t.Errorf("the log does not tell the lost lease: %s", said)
+				}
+			})
+		})
+	}
+}
+
+// answerlessStore lets a worker join, and then answers nothing until it is back.
+type answerlessStore struct {
+	awayStore
+	back chan struct{}
+}
+
+func (s answerlessStore) answer(ctx context.Context) error {
+	select {
+	case <-s.back:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (answerlessStore) Publish(context.Context, map[string]string) error { return nil }
+
+func (answerlessStore) ProbeNow(context.Context, []string) error { return nil }
+
+func (answerlessStore) Join(context.Context, string, []string, []string, ...[]byte) error { return nil }
+
+func (answerlessStore) Closed(context.Context, string) ([]string, error) { return nil, nil }
+
+func (answerlessStore) Unpark(context.Context, []string, []string) error { return nil }
+
+func (s answerlessStore) Beat(ctx context.Context, _ string) (bool, error) {
+	return true, s.answer(ctx)
+}
+
+func (s answerlessStore) Leave(ctx context.Context, _ string) error { return s.answer(ctx) }
+
+func (answerlessStore) Beats(context.Context, time.Duration) ([]Heartbeat, error) {
+	return nil, errAway
+}
+
+func (answerlessStore) Listen(context.Context, func(string)) error { return errAway }
+
+func (s answerlessStore) Commit(ctx context.Context, _ string, batch Batch) (BatchReply, error) {
+	return BatchReply{Claimed: make([]ClaimReply, len(batch.Claims))}, s.answer(ctx)
+}
+
+func (s answerlessStore) Reclaim(ctx context.Context, _, _, _ string, _ []int64, _ Judge) ([]Settlement, error) {
+	return nil, s.answer(ctx)
+}
+
 func TestWhoDrainsOnceTellsThatAGateShutMeanwhileKeptRows(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

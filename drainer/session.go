@@ -67,10 +67,10 @@ func newSession(d *Daemon, providers []dispatch.Provider, digest []byte) *sessio
 	return s
 }
 
-// run returns nil when the session was stopped or retired, or has drained everything once. A lost lease is
-// an error, after which a new session may begin. Requests in flight are cut off shutdown_timeout after
-// stop, and never because of a retirement.
-func (s *session) run(stop, retired context.Context) error {
+// run returns when the session was stopped or retired, has drained everything once, or has lost its lease. After a lost
+// lease a new session may begin. Any other error means that something is left undone. Requests in flight are cut off
+// shutdown_timeout after stop, and never because of a retirement.
+func (s *session) run(stop, retired context.Context) (lost, err error) {
 	claiming, stopClaiming := context.WithCancelCause(retired)
 	sending, abort := context.WithCancelCause(context.WithoutCancel(stop))
 	settling, giveUp := context.WithCancelCause(context.WithoutCancel(stop))
@@ -104,7 +104,7 @@ func (s *session) run(stop, retired context.Context) error {
 	if drained == nil {
 		drained = s.countLeft(stop)
 	}
-	lost := leaseLoss(context.Cause(sending))
+	lost = leaseLoss(context.Cause(sending))
 	if stop.Err() != nil {
 		// Its share of the limits covers what retired sessions still send.
 		s.roster.awaitEarlier(settling, s)
@@ -113,7 +113,7 @@ func (s *session) run(stop, retired context.Context) error {
 	endBackground()
 	services.Wait()
 	s.leave()
-	return errors.Join(drained, lost)
+	return lost, drained
 }
 
 // boundShutdown ends sending, and then settling, some time after stop.
