@@ -122,6 +122,9 @@ const (
 	unknownRow = settledRow + `'unknown' UNION ` + queuedRow + ` WHERE lookup UNION ` + claimedRow // a claimed row may be a lookup
 	deadRow    = settledRow + `ANY (ARRAY['failed', 'unknown', 'compensation_failed'])`
 
+	completedRow = `SELECT intent_id FROM outbox.attempt WHERE status = 'completed'`
+	attemptedRow = `SELECT intent_id FROM outbox.attempt` // the newest intents may be a backlog without attempts
+
 	referredSQL = amongSQL + `SELECT intent_id FROM outbox.attempt WHERE provider_ref = $11::text AND left(provider_ref, 255) = left($11::text, 255)` + thoseSQL
 
 	lookedSQL = `SELECT coalesce((SELECT intent_id FROM (`
@@ -129,11 +132,12 @@ const (
 		ORDER BY intent_id DESC OFFSET $3 LIMIT 1), 0)`
 )
 
-// statementsByStatus has the statements of each status that has an index.
+// statementsByStatus has the statements of each status. Only completed has no index of its own.
 var statementsByStatus = map[string]struct{ list, last string }{
 	"pending":             {amongSQL + queuedRow + thoseSQL + newestSQL, lookedSQL + queuedRow + lastSQL},
 	"in_progress":         {amongSQL + claimedRow + thoseSQL + newestSQL, lookedSQL + claimedRow + lastSQL},
 	"unknown":             {amongSQL + unknownRow + thoseSQL + newestSQL, lookedSQL + unknownRow + lastSQL},
+	"completed":           {amongSQL + completedRow + thoseSQL + newestSQL, lookedSQL + attemptedRow + lastSQL},
 	"failed":              {amongSQL + settledRow + `'failed'` + thoseSQL + newestSQL, lookedSQL + settledRow + `'failed'` + lastSQL},
 	"cancelled":           {amongSQL + settledRow + `'cancelled'` + thoseSQL + newestSQL, lookedSQL + settledRow + `'cancelled'` + lastSQL},
 	"compensated":         {amongSQL + settledRow + `'compensated'` + thoseSQL + newestSQL, lookedSQL + settledRow + `'compensated'` + lastSQL},
@@ -141,7 +145,7 @@ var statementsByStatus = map[string]struct{ list, last string }{
 }
 
 // statementsOf returns the statement that lists the intents of a filter, and the one that finds the last intent to look
-// at. Each status except completed has an index.
+// at.
 func statementsOf(filter Filter) (list, last string) {
 	switch {
 	case filter.Run != "" && filter.Dead: // the primary key begins with the run

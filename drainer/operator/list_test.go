@@ -240,6 +240,50 @@ func TestAListSaysWhereItStoppedLooking(t *testing.T) {
 	}
 }
 
+// Completed intents are found by their attempts, and unknown ones by their lookups. Waiting intents mostly have neither,
+// so a backlog hides nothing and costs nothing.
+func TestABacklogIsNoHindranceToAListOfWhatWasAttempted(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+		SELECT 'run-' || n, 'step', 'sim/act', 'scope', '{}' FROM generate_series(1, 10000) n`)
+	o.exec(`DELETE FROM outbox.queue WHERE intent_id <= 4000 OR intent_id <= 5000 AND (intent_id % 100 <> 0 OR intent_id = 5000)`)
+	o.exec(`UPDATE outbox.queue SET lookup = true, maybe_applied = true, attempt = 2 WHERE intent_id < 5000`)
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, next_attempt_at)
+		SELECT id, n, 'w', CASE n WHEN 1 THEN 'rejected' ELSE 'ambiguous' END, CASE WHEN n = 1 THEN 'pending' WHEN id <= 50 OR id > 4990 THEN 'completed' WHEN id % 100 = 0 THEN 'unknown' ELSE 'failed' END,
+			CASE WHEN n = 1 OR id > 4000 AND id < 5000 AND id % 100 = 0 THEN now() END
+		FROM outbox.intent, generate_series(1, 2) n WHERE id <= 5000`)
+	o.vacuum()
+	o.exec(`ANALYZE outbox.queue`)
+	for name, test := range map[string]struct {
+		filter  operator.Filter
+		want    []int64
+		bounded bool
+	}{
+		"completed":               {operator.Filter{Status: "completed", Limit: 2}, []int64{5000, 4999}, false},
+		"completed, the next":     {operator.Filter{Status: "completed", Below: 4993, Limit: 10}, []int64{4992, 4991}, true},
+		"unknown, with a lookup":  {operator.Filter{Status: "unknown", Limit: 2}, []int64{4900, 4800}, false},
+		"unknown, without lookup": {operator.Filter{Status: "unknown", Below: 4100, Limit: 2}, []int64{4000, 3900}, false},
+	} {
+		conn, err := pgx.Connect(t.Context(), o.url) // a new session has counted no rows yet
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(t.Context())
+		tx := drainertest.Begin(t, conn)
+		console := operator.Open(conn)
+		console.LookAtMost(100)
+		page, err := console.List(t.Context(), test.filter)
+		if err != nil || !slices.Equal(idsOf(page), test.want) || page.Bounded != test.bounded {
+			t.Errorf("%s: %v of %+v, %v; want %v", name, idsOf(page), page, err, test.want)
+		}
+		var read int
+		if err := tx.QueryRow(t.Context(), `SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_xact_user_tables WHERE relname IN ('attempt', 'queue')`).Scan(&read); err != nil || read > 500 {
+			t.Errorf("%s: %d rows were read: %v", name, read, err)
+		}
+	}
+}
+
 func TestIncidentsAreNarrowedAndPaged(t *testing.T) {
 	t.Parallel()
 	o := listed(t)
