@@ -77,10 +77,11 @@ func (s *server) readOverview(ctx context.Context, from *operator.Console, _ *ht
 			now.Waiting = append(now.Waiting, waiting{p, why})
 		}
 	}
-	if now.Open, err = from.Incidents(ctx, operator.IncidentFilter{Limit: 21}); err != nil {
+	open, err := from.Incidents(ctx, operator.IncidentFilter{Limit: 20})
+	if err != nil {
 		return nil, err
 	}
-	now.Open, now.OpenMore = cut(now.Open, 20)
+	now.Open, now.OpenMore = open.Incidents, open.After != 0
 	dead, err := from.List(ctx, operator.Filter{Dead: true, Limit: 10})
 	if err != nil {
 		return nil, err
@@ -270,6 +271,7 @@ type incidents struct {
 	Incidents []operator.Incident     `json:"incidents"`
 	Filter    operator.IncidentFilter `json:"filter"`
 	Older     string                  `json:"older,omitempty"` // the address of the next page
+	Looked    int                     `json:"looked_at"`       // how many, if older incidents were not looked at; else 0
 }
 
 func readIncidents(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
@@ -282,14 +284,15 @@ func readIncidents(ctx context.Context, from *operator.Console, r *http.Request)
 		return nil, err
 	}
 	found := incidents{Filter: operator.IncidentFilter{
-		All: r.FormValue("all") != "", ID: id, Kind: r.FormValue("kind"), Provider: r.FormValue("provider"), After: after, Limit: pageRows + 1,
+		All: r.FormValue("all") != "", ID: id, Kind: r.FormValue("kind"), Provider: r.FormValue("provider"), After: after, Limit: pageRows,
 	}}
-	if found.Incidents, err = from.Incidents(ctx, found.Filter); err != nil {
+	page, err := from.Incidents(ctx, found.Filter)
+	if err != nil {
 		return nil, err
 	}
-	var more bool
-	if found.Incidents, more = cut(found.Incidents, pageRows); more {
-		found.Older = behind(r, "after", strconv.FormatInt(found.Incidents[pageRows-1].IncidentID, 10))
+	found.Incidents, found.Looked = page.Incidents, page.Looked
+	if page.After != 0 {
+		found.Older = behind(r, "after", strconv.FormatInt(page.After, 10))
 	}
 	return found, nil
 }

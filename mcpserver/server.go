@@ -275,12 +275,16 @@ type whichIncidents struct {
 	All      bool   `json:"all,omitempty" jsonschema:"the resolved ones as well"`
 	Provider string `json:"provider,omitempty" jsonschema:"of this provider alone"`
 	Kind     string `json:"kind,omitempty" jsonschema:"of this kind alone, such as outcome_unknown"`
-	After    int64  `json:"after,omitempty" jsonschema:"those behind this incident, the last of the answer before"`
+	After    int64  `json:"after,omitempty" jsonschema:"those behind this incident, the after of the answer before"`
 }
 
 func (s *server) incidents(ctx context.Context, console *operator.Console, w whichIncidents) (any, error) {
-	list, err := console.Incidents(ctx, operator.IncidentFilter{All: w.All, Provider: w.Provider, Kind: w.Kind, After: w.After, Limit: mostListed})
-	return map[string]any{"incidents": list}, err
+	page, err := console.Incidents(ctx, operator.IncidentFilter{All: w.All, Provider: w.Provider, Kind: w.Kind, After: w.After, Limit: mostListed})
+	answer := map[string]any{"incidents": page.Incidents}
+	if page.After != 0 {
+		answer["after"] = page.After
+	}
+	return answer, err
 }
 
 type nothing struct{}

@@ -41,11 +41,12 @@ func Open(conn *pgx.Conn) *Console { return &Console{conn: conn, look: MostLooke
 
 // Look runs work in a read-only transaction on a connection that the caller still owns. The transaction uses no JIT
 // compiler, since these statements run for a shorter time than their compilation takes. It uses no parallel workers of
-// the server, since draining needs the CPU.
+// the server, since draining needs the CPU. Each execution is planned anew, since the best plan depends on the filter.
 func Look(ctx context.Context, conn *pgx.Conn, statementTimeout time.Duration, work func(context.Context, *Console) error) error {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 		SET LOCAL search_path = pg_catalog, pg_temp;
 		SET LOCAL jit = off;
+		SET LOCAL plan_cache_mode = force_custom_plan;
 		SET LOCAL max_parallel_workers_per_gather = 0;
 		SET LOCAL statement_timeout = %d;
 		SET LOCAL idle_in_transaction_session_timeout = '10s'`, statementTimeout.Milliseconds())})

@@ -56,7 +56,7 @@ const filterSQL = `
 	WHERE ($1::text = '' OR status = $1::text) AND ($2::text = '' OR provider = $2::text) AND ($3::text = '' OR agent_run_id = $3::text)
 	AND ($4::text = '' OR tool_name = $4::text) AND ($5::text = '' OR strpos(lower(last_error), lower($5::text)) > 0)
 	AND ($6::timestamptz IS NULL OR created_at >= $6::timestamptz) AND ($7::timestamptz IS NULL OR created_at < $7::timestamptz)
-	AND ($8::bigint = 0 OR intent_id < $8::bigint) AND ($9::bigint = 0 OR intent_id >= $9::bigint)
+	AND ($8::bigint = 0 OR standing.intent_id < $8::bigint) AND ($9::bigint = 0 OR standing.intent_id >= $9::bigint)
 	AND ($10::text = '' OR business_scope = $10::text) AND ($11::text = '' OR provider_ref = $11::text)
 	AND ($12::text = '' OR tenant = (SELECT t.tenant_id FROM outbox.tenant t WHERE t.name = $12::text))`
 
@@ -126,6 +126,9 @@ const (
 	completedRow = `SELECT intent_id FROM outbox.attempt WHERE status = 'completed'`
 	attemptedRow = `SELECT intent_id FROM outbox.attempt` // the newest intents may be a backlog without attempts
 
+	// The attempt that settled an intent has its last error.
+	withErrorSQL = ` AND ($5::text = '' OR strpos(lower(error), lower($5::text)) > 0)`
+
 	referredSQL = amongSQL + `SELECT intent_id FROM outbox.attempt WHERE provider_ref = $11::text AND left(provider_ref, 255) = left($11::text, 255)` + thoseSQL
 
 	lookedSQL = `SELECT coalesce((SELECT intent_id FROM (`
@@ -138,11 +141,11 @@ var statementsByStatus = map[string]struct{ list, last string }{
 	"pending":             {amongSQL + queuedRow + thoseSQL + newestSQL, lookedSQL + queuedRow + lastSQL},
 	"in_progress":         {amongSQL + claimedRow + thoseSQL + newestSQL, lookedSQL + claimedRow + lastSQL},
 	"unknown":             {amongSQL + unknownRow + thoseSQL + newestSQL, lookedSQL + unknownRow + lastSQL},
-	"completed":           {amongSQL + completedRow + thoseSQL + newestSQL, lookedSQL + attemptedRow + lastSQL},
-	"failed":              {amongSQL + settledRow + `'failed'` + thoseSQL + newestSQL, lookedSQL + settledRow + `'failed'` + lastSQL},
-	"cancelled":           {amongSQL + settledRow + `'cancelled'` + thoseSQL + newestSQL, lookedSQL + settledRow + `'cancelled'` + lastSQL},
-	"compensated":         {amongSQL + settledRow + `'compensated'` + thoseSQL + newestSQL, lookedSQL + settledRow + `'compensated'` + lastSQL},
-	"compensation_failed": {amongSQL + settledRow + `'compensation_failed'` + thoseSQL + newestSQL, lookedSQL + settledRow + `'compensation_failed'` + lastSQL},
+	"completed":           {amongSQL + completedRow + withErrorSQL + thoseSQL + newestSQL, lookedSQL + attemptedRow + lastSQL},
+	"failed":              {amongSQL + settledRow + `'failed'` + withErrorSQL + thoseSQL + newestSQL, lookedSQL + settledRow + `'failed'` + lastSQL},
+	"cancelled":           {amongSQL + settledRow + `'cancelled'` + withErrorSQL + thoseSQL + newestSQL, lookedSQL + settledRow + `'cancelled'` + lastSQL},
+	"compensated":         {amongSQL + settledRow + `'compensated'` + withErrorSQL + thoseSQL + newestSQL, lookedSQL + settledRow + `'compensated'` + lastSQL},
+	"compensation_failed": {amongSQL + settledRow + `'compensation_failed'` + withErrorSQL + thoseSQL + newestSQL, lookedSQL + settledRow + `'compensation_failed'` + lastSQL},
 }
 
 // statementsOf returns the statement that lists the intents of a filter, and the one that finds the last intent to look
@@ -158,7 +161,7 @@ func statementsOf(filter Filter) (list, last string) {
 	case filter.Reference != "":
 		return referredSQL + newestSQL, newestOfAllSQL
 	case filter.Dead:
-		return amongSQL + deadRow + thoseSQL + isDead + newestSQL, lookedSQL + deadRow + lastSQL
+		return amongSQL + deadRow + withErrorSQL + thoseSQL + isDead + newestSQL, lookedSQL + deadRow + lastSQL
 	}
 	if found, indexed := statementsByStatus[filter.Status]; indexed {
 		return found.list, found.last
@@ -194,6 +197,12 @@ func (c *Console) bounds(ctx context.Context, filter Filter, lastSQL string, loo
 			return 0, 0, false, err
 		}
 		lowest = max(1, since-slack)
+	}
+	if filter.Status == "completed" { // a join would read all of a newer backlog
+		err := c.conn.QueryRow(ctx, `SELECT coalesce(max(intent_id), 0) + 1 FROM outbox.attempt WHERE $1::bigint = 0 OR intent_id < $1::bigint`, below).Scan(&below)
+		if err != nil {
+			return 0, 0, false, err
+		}
 	}
 	nothing := Filter{Below: filter.Below, Limit: filter.Limit}
 	if filter == nothing {

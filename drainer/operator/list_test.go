@@ -308,6 +308,64 @@ func TestIncidentsAreNarrowedAndPaged(t *testing.T) {
 	}
 }
 
+// After an outage there may be a million incidents. A list reads those that it shows, or the newest of a bounded number.
+func TestAListOfIncidentsReadsNoMoreThanItMay(t *testing.T) {
+	t.Parallel()
+	o := listed(t)
+	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id, opened_at, acknowledged_at, resolved_at)
+		SELECT CASE WHEN n % 1000 = 0 THEN 'forbidden' ELSE 'outcome_unknown' END, CASE WHEN n = 20000 THEN 4 ELSE 10 + n END, 'run', now() - (20000 - n) * interval '1 minute',
+			CASE WHEN n % 2 = 1 THEN now() END, CASE WHEN n > 10000 AND n < 15000 THEN now() END FROM generate_series(1, 20000) n`)
+	o.exec(`VACUUM ANALYZE outbox.incident`)
+	const bound = 500
+	type page struct {
+		first  int64
+		size   int
+		after  int64
+		looked int
+	}
+	for name, test := range map[string]struct {
+		filter operator.IncidentFilter
+		want   page
+	}{
+		"none":                         {operator.IncidentFilter{}, page{20000, 2, 19999, 0}},
+		"behind those that are over":   {operator.IncidentFilter{After: 15000}, page{10000, 2, 9999, 0}},
+		"of all":                       {operator.IncidentFilter{All: true, After: 15000}, page{14999, 2, 14998, 0}},
+		"a rare kind":                  {operator.IncidentFilter{Kind: "forbidden", After: 15000}, page{10000, 2, 9000, 0}},
+		"an unknown kind":              {operator.IncidentFilter{Kind: "misconfigured"}, page{}},
+		"a rare kind of all":           {operator.IncidentFilter{Kind: "forbidden", All: true, After: 20000}, page{0, 0, 19500, bound}},
+		"the same, further on":         {operator.IncidentFilter{Kind: "forbidden", All: true, After: 19500}, page{19000, 1, 19000, bound}},
+		"a provider":                   {operator.IncidentFilter{Provider: "spare"}, page{20000, 1, 19876, bound / 4}},
+		"a provider, from a time":      {operator.IncidentFilter{Provider: "spare", Since: time.Now().Add(-30 * time.Second)}, page{20000, 1, 0, 0}},
+		"a tool of a kind":             {operator.IncidentFilter{Tool: "spare/act", Kind: "forbidden"}, page{20000, 1, 0, 0}},
+		"open ones":                    {operator.IncidentFilter{Open: true}, page{20000, 2, 19998, 0}},
+		"up to a time, behind another": {operator.IncidentFilter{After: 19000, Until: time.Now().Add(-1800*time.Minute - 30*time.Second)}, page{18199, 2, 18198, 0}},
+		"behind a time, behind others": {operator.IncidentFilter{After: 16000, Until: time.Now().Add(-1800*time.Minute - 30*time.Second)}, page{15999, 2, 15998, 0}},
+		"behind one that was pruned":   {operator.IncidentFilter{After: 30000}, page{}},
+	} {
+		conn, err := pgx.Connect(t.Context(), o.url) // a new session has counted no rows yet
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(t.Context())
+		tx := drainertest.Begin(t, conn)
+		console := operator.Open(conn)
+		console.LookAtMost(bound)
+		test.filter.Limit = 2
+		listed, err := console.Incidents(t.Context(), test.filter)
+		got := page{size: len(listed.Incidents), after: listed.After, looked: listed.Looked}
+		if got.size > 0 {
+			got.first = listed.Incidents[0].IncidentID
+		}
+		if err != nil || got != test.want {
+			t.Errorf("%s: %+v, %v; want %+v", name, got, err, test.want)
+		}
+		var read int
+		if err := tx.QueryRow(t.Context(), `SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) FROM pg_stat_xact_user_tables WHERE relname = 'incident'`).Scan(&read); err != nil || read > 3*bound {
+			t.Errorf("%s: %d incidents were read: %v", name, read, err)
+		}
+	}
+}
+
 func TestSagasAreNarrowedAndPaged(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

@@ -3,7 +3,6 @@ package operator
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/agentoutbox/drainer/drainer/postgres/sql"
 	"github.com/agentoutbox/drainer/internal/pgpool"
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
@@ -263,152 +261,13 @@ const providersSQL = `
 		UNION (SELECT provider FROM queued WHERE provider IS NOT NULL LIMIT 1000)) n -- agents make names up
 	LEFT JOIN outbox.provider p USING (name) LEFT JOIN outbox.tool t USING (name) ORDER BY n.name`
 
-// attentionSQL finds failed sagas by their incidents: there are few incidents, and most sagas ended well.
+// attentionSQL finds failed sagas by the kinds of incidents that they have. Most sagas ended well.
 const attentionSQL = `
 	SELECT (SELECT count(*) FROM (SELECT FROM outbox.saga WHERE state = 'begun' LIMIT $1) s),
 		(SELECT pg_catalog.count(DISTINCT agent_run_id) FROM (SELECT agent_run_id FROM outbox.incident i JOIN outbox.saga s USING (agent_run_id)
-			WHERE i.resolved_at IS NULL AND s.state = 'compensation_failed' LIMIT $1) f),
+			WHERE i.resolved_at IS NULL AND i.kind = ANY (ARRAY['compensation_failed', 'reversal_window_expired', 'saga_stalled'])
+				AND s.state = 'compensation_failed' LIMIT $1) f),
 		(SELECT count(*) FROM (SELECT FROM outbox.incident WHERE acknowledged_at IS NULL AND resolved_at IS NULL LIMIT $1) i)`
-
-//go:embed sql/incidents.sql
-var incidentsSQL string
-
-// Incident is a problem that a human must decide about. While it is open, channels are paged. An acknowledgement ends
-// the pages. The incident is resolved once its cause is gone.
-type Incident struct {
-	IncidentID     int64      `json:"incident_id"`
-	Kind           string     `json:"kind"`
-	State          string     `json:"state"`
-	Generation     int        `json:"generation"` // how often it was opened
-	IntentID       int64      `json:"intent_id"`
-	AgentRunID     string     `json:"agent_run_id"`
-	ToolName       *string    `json:"tool_name"`
-	Detail         *string    `json:"detail"`
-	OpenedAt       time.Time  `json:"opened_at"`
-	PagedAt        *time.Time `json:"paged_at"` // when the last page that counts it was sent
-	AcknowledgedAt *time.Time `json:"acknowledged_at"`
-	AcknowledgedBy *string    `json:"acknowledged_by"`
-	Reason         *string    `json:"reason"`
-	ResolvedAt     *time.Time `json:"resolved_at"`
-	ResolvedBy     *string    `json:"resolved_by"`
-	NoRetry        bool       `json:"-"` // its saga has not failed, so acknowledging a compensation_failed resolves it
-}
-
-// NoTool says why an incident without a tool has no tool.
-func (i Incident) NoTool() string {
-	if i.Kind == "history_changed" {
-		return "the whole outbox"
-	}
-	return "the intent was pruned"
-}
-
-// IncidentFilter narrows a listing. An empty field does not narrow it.
-type IncidentFilter struct {
-	All      bool  // list resolved incidents too
-	Open     bool  // leave out acknowledged incidents
-	ID       int64 // only this incident, also if it is resolved
-	Kind     string
-	Tool     string
-	Provider string
-	Since    time.Time // opened then or later
-	Until    time.Time // opened before
-	After    int64     // only incidents behind this one, the last of the page before
-	Limit    int
-}
-
-// Incidents lists incidents, the last opened first.
-func (c *Console) Incidents(ctx context.Context, filter IncidentFilter) ([]Incident, error) {
-	var only []int64 // null: any
-	if filter.ID != 0 {
-		only = []int64{filter.ID}
-	}
-	return collect(ctx, c.conn, "list incidents", pgx.RowToStructByPos[Incident], incidentsSQL, filter.All || filter.ID != 0, filter.Kind, filter.Limit, only, filter.Tool,
-		orNull(filter.Since), orNull(filter.Until), filter.After, filter.Provider, filter.Open)
-}
-
-// ErrNoIncident says that no incident has this number.
-var ErrNoIncident = errors.New("no incident has this number; `drainer incidents list --all` shows those there are")
-
-// Incident returns an incident by its number, or ErrNoIncident.
-func (c *Console) Incident(ctx context.Context, incidentID int64) (Incident, error) {
-	return collectOne(ctx, c.conn, "show incident", ErrNoIncident, pgx.RowToStructByPos[Incident], incidentsSQL, true, "", 1, []int64{incidentID}, "", nil, nil, 0, "", false)
-}
-
-// Acknowledgement is the result of acknowledging one incident.
-type Acknowledgement struct {
-	IncidentID int64  `json:"incident_id"`
-	Kind       string `json:"kind,omitempty"`    // empty if there is no such incident
-	State      string `json:"state,omitempty"`   // the present state; empty if it is still open, or if there is no such incident
-	Refused    string `json:"refused,omitempty"` // why nothing changed
-}
-
-// Acknowledge records that a human works on these incidents. No more pages are sent for them, unless they are opened
-// again. shown is when the incidents were shown: an incident that opened at that time or later stays open. A zero time
-// means that they were not shown. The results are in the order of the ids. Each bounded batch has a commit of its own.
-// With an error, Acknowledge returns the results that were committed before.
-func (c *Console) Acknowledge(ctx context.Context, by Signature, incidents []int64, shown time.Time) (all []Acknowledgement, err error) {
-	if err := by.Validate(); err != nil {
-		return nil, err
-	}
-	each := slices.Compact(slices.Sorted(slices.Values(incidents)))
-	for batch := range slices.Chunk(each, batchSize) {
-		done, err := collect(ctx, c.conn, "acknowledge incidents", pgx.RowToStructByPos[Acknowledgement], sql.OperatorAcknowledge, batch, by.name(), by.Reason, orNull(shown))
-		switch {
-		case err != nil && len(all) > 0:
-			return all, fmt.Errorf("it stopped after %d of %d incidents: %w", len(all), len(each), err)
-		case err != nil:
-			return nil, err
-		}
-		all = append(all, done...)
-	}
-	return all, nil
-}
-
-// Acknowledging is the effect that an acknowledgement would have on one incident. If there is no such incident, it has
-// only the number and the refusal.
-type Acknowledging struct {
-	Incident
-	After   string `json:"after"`
-	Refused string `json:"refused,omitempty"` // the same text as Acknowledge returns
-}
-
-// PreviewAcknowledge returns the effect that Acknowledge would have on each incident, in the order of the ids. It changes
-// nothing.
-func (c *Console) PreviewAcknowledge(ctx context.Context, incidents []int64) ([]Acknowledging, error) {
-	ids := slices.Compact(slices.Sorted(slices.Values(incidents)))
-	found, err := collect(ctx, c.conn, "look at the incidents", pgx.RowToStructByPos[Incident], incidentsSQL, true, "", len(ids), ids, "", nil, nil, 0, "", false)
-	if err != nil {
-		return nil, err
-	}
-	known := make(map[int64]Incident, len(found))
-	for _, incident := range found {
-		known[incident.IncidentID] = incident
-	}
-	all := make([]Acknowledging, len(ids))
-	for i, id := range ids {
-		all[i] = Acknowledging{Incident: Incident{IncidentID: id}, Refused: "there is no such incident"}
-		if incident, is := known[id]; is {
-			all[i] = acknowledging(incident)
-		}
-	}
-	return all, nil
-}
-
-// acknowledging returns the effect on one incident. It is a pure function.
-func acknowledging(incident Incident) Acknowledging {
-	would := Acknowledging{Incident: incident, After: incident.State}
-	switch {
-	case incident.State == "resolved":
-		would.Refused = "it is resolved"
-	case incident.AcknowledgedBy != nil:
-		would.Refused = *incident.AcknowledgedBy + " acknowledged it before"
-	case slices.Contains([]string{"key_collision", "refused_intent", "first_replay"}, incident.Kind), incident.NoRetry:
-		would.After = "resolved" // it has no cause that could go away later
-	default:
-		would.After = "acknowledged"
-	}
-	return would
-}
 
 //go:embed sql/providers.sql
 var gatesSQL string

@@ -172,11 +172,11 @@ func TestTheOverviewCountsWhatGoesBackAndWhatWantsAHuman(t *testing.T) {
 func (o *outbox) incidents(filter operator.IncidentFilter) []operator.Incident {
 	o.t.Helper()
 	filter.Limit = 10
-	incidents, err := o.console().Incidents(o.t.Context(), filter)
+	page, err := o.console().Incidents(o.t.Context(), filter)
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	return incidents
+	return page.Incidents
 }
 
 func (o *outbox) acknowledge(ids ...int64) []operator.Acknowledgement {

@@ -410,7 +410,10 @@ CREATE TABLE outbox.incident (
   login           text,                    -- the login that last acknowledged or resolved it
   UNIQUE (kind, intent_id)
 );
-CREATE INDEX incident_unresolved ON outbox.incident (acknowledged_at, kind) WHERE resolved_at IS NULL;
+-- Lists show the incidents that opened last. After an outage there may be a million of them.
+CREATE INDEX incident_opened ON outbox.incident (opened_at, id);
+CREATE INDEX incident_unresolved_opened ON outbox.incident (opened_at, id) WHERE resolved_at IS NULL;
+CREATE INDEX incident_unresolved ON outbox.incident (kind, opened_at, id) WHERE resolved_at IS NULL;
 
 -- +goose StatementBegin
 -- An update of opened_at opens an incident again. An incident that is still open keeps its time.

@@ -170,8 +170,8 @@ func someRuns(ctx context.Context, console *operator.Console, prefix string) (ru
 }
 
 func incidentNumbers(ctx context.Context, console *operator.Console, _ string) (numbers []string, err error) {
-	incidents, err := console.Incidents(ctx, operator.IncidentFilter{Limit: suggested})
-	for _, i := range incidents {
+	page, err := console.Incidents(ctx, operator.IncidentFilter{Limit: suggested})
+	for _, i := range page.Incidents {
 		numbers = append(numbers, fmt.Sprintf("%d\t%s, %s", i.IncidentID, i.State, i.Kind))
 	}
 	return numbers, err

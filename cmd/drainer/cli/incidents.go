@@ -48,23 +48,20 @@ func newIncidentsList(options *options) *cobra.Command {
 				return usagef(command, "--limit must be at least 1")
 			}
 			return options.withConsole(command, func(console *operator.Console) error {
-				limit, oneMore := filter.Limit, filter
-				oneMore.Limit++
-				found, err := console.Incidents(command.Context(), oneMore)
+				page, err := console.Incidents(command.Context(), filter)
 				if err != nil {
 					return err
 				}
-				incidents, more := cutPage(found, limit)
-				if err := options.print(command, incidents, tableOf(incidentHeading, incidents, incidentRow)); err != nil {
+				if err := options.print(command, page.Incidents, tableOf(incidentHeading, page.Incidents, incidentRow)); err != nil {
 					return err
 				}
-				if more {
-					options.printMore(command, strconv.FormatInt(incidents[limit-1].IncidentID, 10), false)
+				if page.After != 0 {
+					options.printMore(command, strconv.FormatInt(page.After, 10), page.Looked)
 				}
 				if options.output == jsonOutput {
 					return nil
 				}
-				return options.printNextOfList(command, console, incidents)
+				return options.printNextOfList(command, console, page.Incidents)
 			})
 		},
 	}
@@ -114,7 +111,7 @@ func intentOf(i operator.Incident) any {
 func newIncidentsAck(options *options) *cobra.Command {
 	var by operator.Signature
 	var yes bool
-	many := operator.IncidentFilter{Open: true, Limit: operator.MaxSelection + 1}
+	many := operator.IncidentFilter{Open: true, Limit: operator.MaxSelection}
 	command := &cobra.Command{
 		Use:   "ack [INCIDENT...]",
 		Short: "Acknowledge incidents, which ends their pages",
@@ -192,11 +189,11 @@ type manyIncidents struct {
 
 func (o *options) acknowledgeMany(command *cobra.Command, console *operator.Console, many operator.IncidentFilter, yes bool, by operator.Signature) error {
 	ctx := command.Context()
-	found, err := console.Incidents(ctx, many)
+	page, err := console.Incidents(ctx, many)
 	if err != nil {
 		return err
 	}
-	open, more := cutPage(found, operator.MaxSelection)
+	open, more := page.Incidents, page.After != 0
 	ids := make([]int64, len(open))
 	for i := range open {
 		ids[i] = open[i].IncidentID

@@ -58,7 +58,11 @@ at the newest 100000, and says so if there are more.`,
 					return err
 				}
 				if page.Below != 0 {
-					options.printMore(command, strconv.FormatInt(page.Below, 10), page.Bounded)
+					looked := 0
+					if page.Bounded {
+						looked = operator.MostLooked
+					}
+					options.printMore(command, strconv.FormatInt(page.Below, 10), looked)
 				}
 				if page.Index != "" {
 					fmt.Fprintf(command.ErrOrStderr(), "\n`%s` makes an index for references.\n", page.Index)

@@ -139,14 +139,14 @@ func timeFlags(command *cobra.Command, what string, since, until *time.Time) {
 
 // printMore prints the command for the rest of a listing, after the row with this cursor. With -o json it writes to
 // standard error.
-func (o *options) printMore(command *cobra.Command, cursor string, bounded bool) {
+func (o *options) printMore(command *cobra.Command, cursor string, looked int) {
 	to := command.OutOrStdout()
 	if o.output == jsonOutput {
 		to = command.ErrOrStderr()
 	}
 	note := "More:"
-	if bounded {
-		note = fmt.Sprintf("No index serves these filters: only the newest %d rows were looked at. For older ones:", operator.MostLooked)
+	if looked > 0 {
+		note = fmt.Sprintf("No index serves these filters: only the newest %d rows were looked at. For older ones:", looked)
 	}
 	fmt.Fprintf(to, "\n%s\n  %s\n", note, again(command, "--cursor", cursor))
 }

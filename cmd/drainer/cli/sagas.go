@@ -49,7 +49,7 @@ func newSagasList(options *options) *cobra.Command {
 				if err := options.print(command, sagas, sagaTable(sagas...)); err != nil || !more {
 					return err
 				}
-				options.printMore(command, sagas[limit-1].AgentRunID, false)
+				options.printMore(command, sagas[limit-1].AgentRunID, 0)
 				return nil
 			})
 		},
