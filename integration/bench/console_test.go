@@ -94,7 +94,7 @@ func BenchmarkConsole(b *testing.B) {
 		rates := race(rounds,
 			func() float64 {
 				refill()
-				rate, _ := drainSome(outbox, rows(b, fullRows/2), sim)
+				rate, _ := drainSome(outbox, rows(b, fullRows), sim)
 				return rate
 			},
 			func() float64 {
@@ -104,7 +104,7 @@ func BenchmarkConsole(b *testing.B) {
 				for reader := range readers {
 					watching.Go(func() { watch(ctx, pages, consolePages[reader%len(consolePages)]) })
 				}
-				rate, _ := drainSome(outbox, rows(b, fullRows/2), sim)
+				rate, _ := drainSome(outbox, rows(b, fullRows), sim)
 				leave()
 				watching.Wait()
 				return rate
