@@ -66,6 +66,7 @@ type Pager struct {
 	settings Settings // its Channels and Providers are replaced by audience
 	audience atomic.Pointer[audience]
 	busy     sync.Map // the channels that this process is updating
+	looks    pace
 	metrics  *metrics
 	log      *slog.Logger
 }
@@ -153,10 +154,36 @@ type lookWorker struct {
 	pager *Pager
 }
 
-// Work takes each step even if an earlier one failed: an error with one kind of incident or one channel must not
-// delay the pages of others.
+// pace keeps this process's looks from piling up. A look takes about 5 µs for each incident that is not resolved, of
+// which an outage may leave a million.
+type pace struct {
+	mu   sync.Mutex // held during a look
+	next time.Time
+}
+
+// do leaves the look out if another one runs, or ended so recently that looks would take more than a third of the time.
+func (p *pace) do(look func() error) error {
+	if !p.mu.TryLock() {
+		return nil
+	}
+	defer p.mu.Unlock()
+	began := time.Now()
+	if began.Before(p.next) {
+		return nil
+	}
+	err := look()
+	p.next = time.Now().Add(2 * time.Since(began))
+	return err
+}
+
 func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
-	p, told := w.pager, w.pager.audience.Load()
+	return w.pager.looks.do(func() error { return w.pager.look(ctx) })
+}
+
+// look takes each step even if an earlier one failed: an error with one kind of incident or one channel must not
+// delay the pages of others.
+func (p *Pager) look(ctx context.Context) error {
+	told := p.audience.Load()
 	errs := []error{p.store.notice(ctx, told.providers)}
 	for _, channel := range told.channels {
 		errs = append(errs, p.enqueue(ctx, channel))

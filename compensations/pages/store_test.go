@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode"
 
@@ -24,6 +25,39 @@ import (
 	"github.com/agentoutbox/drainer/drainer/postgres/sql"
 	"github.com/agentoutbox/drainer/drainertest"
 )
+
+// After an outage a look may take seconds. The leader inserts one every three seconds all the same.
+func TestSlowLooksDoNotPileUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var looks pace
+		began := 0
+		look := func(takes time.Duration) func() error {
+			return func() error {
+				began++
+				time.Sleep(takes)
+				return nil
+			}
+		}
+		expect := func(want int, when string) {
+			t.Helper()
+			if began != want {
+				t.Errorf("%s %d looks have begun, want %d", when, began, want)
+			}
+		}
+		go func() { _ = looks.do(look(8 * time.Second)) }()
+		for range 6 { // until 18 s
+			time.Sleep(3 * time.Second)
+			_ = looks.do(look(0))
+		}
+		expect(1, "while the look runs and in the pause behind it,")
+		time.Sleep(6 * time.Second)
+		_ = looks.do(look(0))
+		expect(2, "then")
+		_ = looks.do(look(0))
+		expect(3, "after a quick look")
+	})
+}
 
 // tables is the store of an outbox whose rows the tests write themselves.
 type tables struct {

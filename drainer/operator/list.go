@@ -65,36 +65,54 @@ const listSQL = `SELECT ` + statusColumns + ` FROM outbox.standing` + filterSQL
 const newestSQL = ` ORDER BY intent_id DESC LIMIT $13`
 
 // List returns a page of the intents that match the filter, the newest first.
-func (c *Console) List(ctx context.Context, filter Filter) (Page, error) {
+func (c *Console) List(ctx context.Context, filter Filter) (page Page, err error) {
 	list, last := statementsOf(filter)
-	look := []any{c.look - 1}
-	page := Page{}
+	var lastArgs []any
 	if filter.Reference != "" && filter.Run == "" {
 		_, indexed, err := migrations.HasReferences(ctx, c.conn)
 		switch {
 		case err != nil:
 			return Page{}, fmt.Errorf("list intents: %w", err)
 		case indexed:
-			last, look = lookedSQL+`SELECT intent_id FROM outbox.attempt WHERE provider_ref = $4::text AND left(provider_ref, 255) = left($4::text, 255)`+lastSQL, append(look, filter.Reference)
+			last, lastArgs = lookedSQL+`SELECT intent_id FROM outbox.attempt WHERE provider_ref = $4::text AND left(provider_ref, 255) = left($4::text, 255)`+lastSQL, []any{filter.Reference}
 		default:
 			page.Index = IndexReferences
 		}
 	}
-	below, lowest, bounded, err := c.bounds(ctx, filter, last, look)
+	below, lowest, err := c.bounds(ctx, filter)
 	if err != nil {
 		return Page{}, fmt.Errorf("list intents: %w", err)
 	}
-	page.Intents, err = collect(ctx, c.conn, "list intents", pgx.RowToStructByPos[Intent], list, filter.Status, filter.Provider, filter.Run, filter.Tool, filter.Error,
-		orNull(filter.Since), orNull(filter.Until), below, lowest, filter.Scope, filter.Reference, filter.Tenant, filter.Limit+1)
-	if err != nil {
-		return Page{}, err
+	isWhole := filter.Run != "" || filter == Filter{Below: filter.Below, Limit: filter.Limit} // a run is small
+	// With most filters a few of the newest rows fill a page. That saves finding the last of many.
+	for _, look := range []int{c.look / 100, c.look} {
+		if look == 0 {
+			continue // in tests
+		}
+		from := lowest
+		if !isWhole {
+			var lastLooked int64
+			if err := c.conn.QueryRow(ctx, last, append([]any{below, lowest, look - 1}, lastArgs...)...).Scan(&lastLooked); err != nil {
+				return Page{}, fmt.Errorf("list intents: %w", err)
+			}
+			page.Bounded, from = lastLooked > 0, max(lowest, lastLooked)
+		}
+		page.Intents, err = collect(ctx, c.conn, "list intents", pgx.RowToStructByPos[Intent], list, filter.Status, filter.Provider, filter.Run, filter.Tool, filter.Error,
+			orNull(filter.Since), orNull(filter.Until), below, from, filter.Scope, filter.Reference, filter.Tenant, filter.Limit+1)
+		if err != nil {
+			return Page{}, err
+		}
+		page.Below = from
+		if len(page.Intents) > filter.Limit || !page.Bounded {
+			break
+		}
 	}
 	switch {
 	case len(page.Intents) > filter.Limit:
-		page.Intents = page.Intents[:filter.Limit]
+		page.Intents, page.Bounded = page.Intents[:filter.Limit], false
 		page.Below = page.Intents[filter.Limit-1].IntentID
-	case bounded:
-		page.Below, page.Bounded = lowest, true
+	case !page.Bounded:
+		page.Below = 0
 	}
 	if !page.Bounded {
 		page.Index = ""
@@ -117,17 +135,20 @@ const (
 	thoseSQL = `) AS looked WHERE ($8::bigint = 0 OR intent_id < $8::bigint) AND intent_id >= $9::bigint ORDER BY intent_id DESC) AS among
 		JOIN outbox.standing USING (intent_id)` + filterSQL
 
-	queuedRow  = `SELECT intent_id FROM outbox.queue`
-	claimedRow = `SELECT pg_catalog.unnest(intent_ids) AS intent_id FROM outbox.claim`
-	settledRow = `SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL AND status <> 'completed' AND status = `
-	unknownRow = settledRow + `'unknown' UNION ` + queuedRow + ` WHERE lookup UNION ` + claimedRow // a claimed row may be a lookup
-	deadRow    = settledRow + `ANY (ARRAY['failed', 'unknown', 'compensation_failed'])`
-
+	queuedRow    = `SELECT intent_id FROM outbox.queue`
+	claimedRow   = `SELECT pg_catalog.unnest(intent_ids) AS intent_id FROM outbox.claim`
+	settledRow   = `SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL AND status <> 'completed' AND status = `
+	unknownRow   = settledRow + `'unknown' UNION ` + queuedRow + ` WHERE lookup UNION ` + claimedRow // a claimed row may be a lookup
+	deadRow      = settledRow + `'failed' UNION ALL ` + settledRow + `'unknown' UNION ALL ` + settledRow + `'compensation_failed'`
 	completedRow = `SELECT intent_id FROM outbox.attempt WHERE status = 'completed'`
 	attemptedRow = `SELECT intent_id FROM outbox.attempt` // the newest intents may be a backlog without attempts
 
 	// The attempt that settled an intent has its last error.
 	withErrorSQL = ` AND ($5::text = '' OR strpos(lower(error), lower($5::text)) > 0)`
+
+	// Each branch has an index in the order of the intents, so the union needs no sort.
+	deadSQL = amongSQL + settledRow + `'failed'` + withErrorSQL + ` UNION ALL ` + settledRow + `'unknown'` + withErrorSQL + ` UNION ALL ` +
+		settledRow + `'compensation_failed'` + withErrorSQL + thoseSQL
 
 	referredSQL = amongSQL + `SELECT intent_id FROM outbox.attempt WHERE provider_ref = $11::text AND left(provider_ref, 255) = left($11::text, 255)` + thoseSQL
 
@@ -161,7 +182,7 @@ func statementsOf(filter Filter) (list, last string) {
 	case filter.Reference != "":
 		return referredSQL + newestSQL, newestOfAllSQL
 	case filter.Dead:
-		return amongSQL + deadRow + withErrorSQL + thoseSQL + isDead + newestSQL, lookedSQL + deadRow + lastSQL
+		return deadSQL + isDead + newestSQL, lookedSQL + deadRow + lastSQL
 	}
 	if found, indexed := statementsByStatus[filter.Status]; indexed {
 		return found.list, found.last
@@ -176,16 +197,16 @@ func statementsOf(filter Filter) (list, last string) {
 const slack = 1000
 
 // bounds returns the numbers between which a listing looks. It turns times into numbers, because intents are numbered
-// in the order in which they are enqueued. bounded reports whether MostLooked set the lower bound.
-func (c *Console) bounds(ctx context.Context, filter Filter, lastSQL string, look []any) (below, lowest int64, bounded bool, err error) {
+// in the order in which they are enqueued.
+func (c *Console) bounds(ctx context.Context, filter Filter) (below, lowest int64, err error) {
 	below = filter.Below
-	if filter.Run != "" { // a run is small
-		return below, 0, false, nil
+	if filter.Run != "" {
+		return below, 0, nil
 	}
 	if !filter.Until.IsZero() {
 		until, err := c.firstAt(ctx, filter.Until)
 		if err != nil {
-			return 0, 0, false, err
+			return 0, 0, err
 		}
 		if below == 0 || until+slack < below {
 			below = until + slack
@@ -194,26 +215,17 @@ func (c *Console) bounds(ctx context.Context, filter Filter, lastSQL string, loo
 	if !filter.Since.IsZero() {
 		since, err := c.firstAt(ctx, filter.Since)
 		if err != nil {
-			return 0, 0, false, err
+			return 0, 0, err
 		}
 		lowest = max(1, since-slack)
 	}
 	if filter.Status == "completed" { // a join would read all of a newer backlog
 		err := c.conn.QueryRow(ctx, `SELECT coalesce(max(intent_id), 0) + 1 FROM outbox.attempt WHERE $1::bigint = 0 OR intent_id < $1::bigint`, below).Scan(&below)
 		if err != nil {
-			return 0, 0, false, err
+			return 0, 0, err
 		}
 	}
-	nothing := Filter{Below: filter.Below, Limit: filter.Limit}
-	if filter == nothing {
-		return below, 0, false, nil
-	}
-	var last int64
-	err = c.conn.QueryRow(ctx, lastSQL, append([]any{below, lowest}, look...)...).Scan(&last)
-	if err != nil || last == 0 {
-		return below, lowest, false, err
-	}
-	return below, last, true, nil
+	return below, lowest, nil
 }
 
 // firstAt returns the lowest number of an intent that was enqueued at that time or later. It is a binary search,
