@@ -57,7 +57,7 @@ chart-files: ## copy dashboards and alert rules into the Helm chart, and list it
 demo: build ## run the whole story on a throwaway Postgres, under a minute
 	./bin/drainer demo
 
-test: ## run every test but those of the clients, with the race detector, against a real Postgres; tell at the end what was skipped, and why
+test: ## run every test but those of the clients, most with the race detector, against a real Postgres; tell at the end what was skipped, and why
 	GO=$(GO) $(GOTESTSUM) --format standard-quiet --raw-command -- .ci/tests
 
 test-short: ## the tests outside integration/ and clients/ that are quick, without the race detector

@@ -173,13 +173,13 @@ func (g *generation) serve(stop context.Context) (last *session, err error) {
 		if lost == nil {
 			return session, err
 		}
-		if stop.Err() != nil { // no failure of its own: what it had in flight is settled, or err says that it is not
-			g.daemon.log.Warn("lease ended during the shutdown; requests in flight were cut off", "worker", session.worker)
+		if stop.Err() != nil { // no failure of its own: its rows are settled, or taken over by another worker, or err says so
+			g.daemon.log.Warn("lease lost during the shutdown; requests still in flight were cut off", "worker", session.worker, "error", lost)
 			return session, err
 		}
 		g.daemon.log.Error("lease lost", "worker", session.worker, "error", lost)
 		if g.retired.Err() != nil {
-			return session, nil
+			return session, err
 		}
 	}
 }

@@ -67,9 +67,9 @@ func newSession(d *Daemon, providers []dispatch.Provider, digest []byte) *sessio
 	return s
 }
 
-// run returns when the session was stopped or retired, has drained everything once, or has lost its lease. After a lost
-// lease a new session may begin. Any other error means that something is left undone. Requests in flight are cut off
-// shutdown_timeout after stop, and never because of a retirement.
+// run returns when the session was stopped or retired, has drained everything once, or has lost its lease. lost says why
+// the lease was lost: a new session may begin then. err says that something is left undone, or may be. Requests in flight
+// are cut off shutdown_timeout after stop, and never because of a retirement.
 func (s *session) run(stop, retired context.Context) (lost, err error) {
 	claiming, stopClaiming := context.WithCancelCause(retired)
 	sending, abort := context.WithCancelCause(context.WithoutCancel(stop))

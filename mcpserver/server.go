@@ -284,6 +284,9 @@ func (s *server) incidents(ctx context.Context, console *operator.Console, w whi
 	if page.After != 0 {
 		answer["after"] = page.After
 	}
+	if page.Looked > 0 {
+		answer["looked_at"] = page.Looked
+	}
 	return answer, err
 }
 

@@ -67,6 +67,7 @@ type Pager struct {
 	audience atomic.Pointer[audience]
 	busy     sync.Map // the channels that this process is updating
 	looks    pace
+	turn     int // of the channels; only one look runs at a time
 	metrics  *metrics
 	log      *slog.Logger
 }
@@ -154,25 +155,34 @@ type lookWorker struct {
 	pager *Pager
 }
 
-// pace keeps this process's looks from piling up. A look takes about 5 µs for each incident that is not resolved, of
-// which an outage may leave a million.
+// pace keeps this process's looks from piling up. A look takes about 5 µs for each channel and each incident that is not
+// resolved, of which an outage may leave a million.
 type pace struct {
 	mu   sync.Mutex // held during a look
 	next time.Time
 }
 
-// do leaves the look out if another one runs, or ended so recently that looks would take more than a third of the time.
+// errPaced ends the job of a look that was left out. The job counts as cancelled, because a completed job would tell the
+// probes and alerts that the pager has looked.
+var errPaced = errors.New("another look runs, or has just taken long")
+
+// longestPause is short enough that pages come within a minute.
+const longestPause = 20 * time.Second
+
+// do leaves the look out if another one runs. After a look that succeeded there is a pause of twice its time.
 func (p *pace) do(look func() error) error {
 	if !p.mu.TryLock() {
-		return nil
+		return river.JobCancel(errPaced)
 	}
 	defer p.mu.Unlock()
 	began := time.Now()
 	if began.Before(p.next) {
-		return nil
+		return river.JobCancel(errPaced)
 	}
 	err := look()
-	p.next = time.Now().Add(2 * time.Since(began))
+	if err == nil {
+		p.next = time.Now().Add(min(2*time.Since(began), longestPause))
+	}
 	return err
 }
 
@@ -185,9 +195,11 @@ func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
 func (p *Pager) look(ctx context.Context) error {
 	told := p.audience.Load()
 	errs := []error{p.store.notice(ctx, told.providers)}
-	for _, channel := range told.channels {
-		errs = append(errs, p.enqueue(ctx, channel))
+	// If the job's time is over before all channels had their turn, the next look begins with another one.
+	for i := range told.channels {
+		errs = append(errs, p.enqueue(ctx, told.channels[(p.turn+i)%len(told.channels)]))
 	}
+	p.turn++
 	err := errors.Join(errs...)
 	if err != nil && ctx.Err() == nil {
 		p.log.Error("cannot look after incidents; the next look will try again", "error", err)

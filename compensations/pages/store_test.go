@@ -48,7 +48,9 @@ func TestSlowLooksDoNotPileUp(t *testing.T) {
 		go func() { _ = looks.do(look(8 * time.Second)) }()
 		for range 6 { // until 18 s
 			time.Sleep(3 * time.Second)
-			_ = looks.do(look(0))
+			if err := looks.do(look(0)); !errors.Is(err, errPaced) {
+				t.Errorf("a look that is left out counts as one: %v", err)
+			}
 		}
 		expect(1, "while the look runs and in the pause behind it,")
 		time.Sleep(6 * time.Second)
@@ -56,6 +58,13 @@ func TestSlowLooksDoNotPileUp(t *testing.T) {
 		expect(2, "then")
 		_ = looks.do(look(0))
 		expect(3, "after a quick look")
+		failed := func() error { began++; time.Sleep(time.Minute); return io.EOF }
+		_ = looks.do(failed)
+		_ = looks.do(look(time.Hour))
+		expect(5, "after a look that failed")
+		time.Sleep(longestPause)
+		_ = looks.do(look(0))
+		expect(6, "after the longest pause")
 	})
 }
 

@@ -93,7 +93,7 @@ WHERE ($1::text = '' OR i.kind = $1::text) AND ($2::bigint[] IS NULL OR i.id = A
 	isUnresolved    = ` AND i.resolved_at IS NULL`
 	lastOpenedFirst = ` ORDER BY i.opened_at DESC, i.id DESC`
 
-	// These return the last incident to look at, if there are more than $5 between the bounds. They read only an index.
+	// These return the last incident to look at, if more than $5 are between the bounds. Each has an index.
 	lastOfAllSQL      = looksSQL + lastOpenedFirst + ` OFFSET $5::int LIMIT 1`
 	lastUnresolvedSQL = looksSQL + isUnresolved + lastOpenedFirst + ` OFFSET $5::int LIMIT 1`
 	lastOfKindSQL     = looksSQL + isUnresolved + ` AND i.kind = $6::text` + lastOpenedFirst + ` OFFSET $5::int LIMIT 1`
@@ -144,7 +144,7 @@ func (c *Console) Incidents(ctx context.Context, filter IncidentFilter) (page In
 	case filter.Open || filter.All && filter.Kind != "":
 		look = c.look
 	}
-	list, last, bounds := unresolvedSQL, lastUnresolvedSQL, []any{before.at, before.incidentID, from.at, from.incidentID, look - 1}
+	list, last, bounds := unresolvedSQL, lastUnresolvedSQL, []any{before.at, before.incidentID, from.at, from.incidentID, look}
 	switch {
 	case filter.All:
 		list, last = allSQL, lastOfAllSQL

@@ -84,7 +84,7 @@ func (c *Console) List(ctx context.Context, filter Filter) (page Page, err error
 		return Page{}, fmt.Errorf("list intents: %w", err)
 	}
 	isWhole := filter.Run != "" || filter == Filter{Below: filter.Below, Limit: filter.Limit} // a run is small
-	// With most filters a few of the newest rows fill a page. That saves finding the last of many.
+	// With most filters a few of the newest rows fill a page, so the last of many need not be found.
 	for _, look := range []int{c.look / 100, c.look} {
 		if look == 0 {
 			continue // in tests
@@ -138,10 +138,10 @@ const (
 	queuedRow    = `SELECT intent_id FROM outbox.queue`
 	claimedRow   = `SELECT pg_catalog.unnest(intent_ids) AS intent_id FROM outbox.claim`
 	settledRow   = `SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL AND status <> 'completed' AND status = `
-	unknownRow   = settledRow + `'unknown' UNION ` + queuedRow + ` WHERE lookup UNION ` + claimedRow // a claimed row may be a lookup
+	unknownRow   = settledRow + `'unknown' UNION ALL ` + queuedRow + ` WHERE lookup UNION ALL ` + claimedRow // a claimed row may be a lookup
 	deadRow      = settledRow + `'failed' UNION ALL ` + settledRow + `'unknown' UNION ALL ` + settledRow + `'compensation_failed'`
 	completedRow = `SELECT intent_id FROM outbox.attempt WHERE status = 'completed'`
-	attemptedRow = `SELECT intent_id FROM outbox.attempt` // the newest intents may be a backlog without attempts
+	attemptedRow = `SELECT intent_id FROM outbox.attempt` // without a newer backlog; an intent counts once for each attempt
 
 	// The attempt that settled an intent has its last error.
 	withErrorSQL = ` AND ($5::text = '' OR strpos(lower(error), lower($5::text)) > 0)`
@@ -157,7 +157,7 @@ const (
 		ORDER BY intent_id DESC OFFSET $3 LIMIT 1), 0)`
 )
 
-// statementsByStatus has the statements of each status. Only completed has no index of its own.
+// statementsByStatus has the statements of each status.
 var statementsByStatus = map[string]struct{ list, last string }{
 	"pending":             {amongSQL + queuedRow + thoseSQL + newestSQL, lookedSQL + queuedRow + lastSQL},
 	"in_progress":         {amongSQL + claimedRow + thoseSQL + newestSQL, lookedSQL + claimedRow + lastSQL},
@@ -336,7 +336,7 @@ func (c *Console) Search(ctx context.Context, text string, limit int) (found Fou
 }
 
 // withKey returns the newest intents that have this key. Keys are not stored, so it computes the key of each intent from
-// lowest on. Postgres takes twice as long for 100,000 keys as for reading their parts.
+// lowest on. For 100,000 intents Postgres takes 0.03 s to read the parts of the keys, and 0.3 s to compute the keys.
 func (c *Console) withKey(ctx context.Context, key string, lowest int64, limit int) (ids []int64, err error) {
 	rows, _ := c.conn.Query(ctx, keyPartsSQL, lowest) // ForEachRow returns the error too
 	var id int64

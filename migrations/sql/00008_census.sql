@@ -57,7 +57,7 @@ GRANT SELECT ON outbox.minute TO outbox_operator, outbox_auditor;
 
 -- Rows that may have been applied and are still retried: the provider forgets their keys after a time.
 CREATE INDEX queue_in_doubt ON outbox.queue (first_attempt_at) WHERE maybe_applied AND NOT lookup;
--- Unknown intents whose lookup may still find the outcome are listed among any number of pending ones.
+-- Finds the unknown intents whose lookup may still find the outcome, without reading the other pending rows.
 CREATE INDEX queue_lookup ON outbox.queue (intent_id) WHERE lookup;
 -- Incidents that wait for a human, the longest first.
 CREATE INDEX incident_open ON outbox.incident (kind, opened_at) WHERE acknowledged_at IS NULL AND resolved_at IS NULL;

@@ -35,7 +35,7 @@ func newIncidentsList(options *options) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "list",
 		Short: "List incidents that are not resolved, the newest first",
-		Long:  "list shows what is to be decided.\n\n" + incidentsHelp,
+		Long:  "list shows what is to be decided. With --provider or --tool it looks at 25,000 incidents, and with\n--all and --kind at 100,000. If there are more, it prints the command that goes on.\n\n" + incidentsHelp,
 		Example: `  drainer incidents list
   drainer incidents list --kind outcome_unknown --provider stripe
   drainer incidents list --all -o json`,
@@ -111,7 +111,7 @@ func intentOf(i operator.Incident) any {
 func newIncidentsAck(options *options) *cobra.Command {
 	var by operator.Signature
 	var yes bool
-	many := operator.IncidentFilter{Open: true, Limit: operator.MaxSelection}
+	many := operator.IncidentFilter{Open: true}
 	command := &cobra.Command{
 		Use:   "ack [INCIDENT...]",
 		Short: "Acknowledge incidents, which ends their pages",
@@ -189,11 +189,16 @@ type manyIncidents struct {
 
 func (o *options) acknowledgeMany(command *cobra.Command, console *operator.Console, many operator.IncidentFilter, yes bool, by operator.Signature) error {
 	ctx := command.Context()
-	page, err := console.Incidents(ctx, many)
-	if err != nil {
-		return err
+	var open []operator.Incident
+	more := true
+	for more && len(open) < operator.MaxSelection { // a page may be empty, since it looks at a bounded number of incidents
+		many.Limit = operator.MaxSelection - len(open)
+		page, err := console.Incidents(ctx, many)
+		if err != nil {
+			return err
+		}
+		open, many.After, more = append(open, page.Incidents...), page.After, page.After != 0
 	}
-	open, more := page.Incidents, page.After != 0
 	ids := make([]int64, len(open))
 	for i := range open {
 		ids[i] = open[i].IncidentID

@@ -238,6 +238,24 @@ func TestAPageOfManyIncidentsIsAcknowledgedAsOne(t *testing.T) {
 	}
 }
 
+// A listing looks at a bounded number of incidents. Acknowledged ones whose cause is not gone are among them.
+func TestAnOldIncidentBehindManyOthersIsAcknowledged(t *testing.T) {
+	t.Parallel()
+	url, db := newOutbox(t)
+	drainertest.Exec(t, db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id, opened_at, acknowledged_at)
+		SELECT 'outcome_unknown', CASE n WHEN $1 THEN e.intent_id ELSE -n END, 'run', now() - n * interval '1 second', CASE WHEN n < $1 THEN now() END
+		FROM generate_series(1, $1::int) n, outbox.enqueue('run', 'step', 'stripe/act', 's', '{}') e`, operator.MostLooked/2)
+	drainertest.Exec(t, db, `ANALYZE outbox.incident`)
+	list := run(t, "incidents", "list", "--kind", "outcome_unknown", "--provider", "stripe", "--database-url", url)
+	if !strings.Contains(list.stdout, "only the newest 25000 rows were looked at. For older ones:") {
+		t.Errorf("the list does not say that it goes on: %+v", list)
+	}
+	look := run(t, "incidents", "ack", "--kind", "outcome_unknown", "--provider", "stripe", "--database-url", url)
+	if !strings.Contains(look.stdout, "1 would be acknowledged") || strings.Contains(look.stdout, "There are more") {
+		t.Errorf("looking: %+v", look)
+	}
+}
+
 // A variable that is not set leaves the value empty. Without a refusal, the change would be for every provider.
 func TestABulkChangeRefusesAFilterWithoutAValue(t *testing.T) {
 	t.Parallel()
