@@ -173,8 +173,8 @@ func (g *generation) serve(stop context.Context) (last *session, err error) {
 		if lost == nil {
 			return session, err
 		}
-		if stop.Err() != nil { // no failure of its own: its rows are settled, or taken over by another worker, or err says so
-			g.daemon.log.Warn("lease lost during the shutdown; requests still in flight were cut off", "worker", session.worker, "error", lost)
+		if stop.Err() != nil { // no failure by itself: the rows are settled or taken over; if not, err says it
+			g.daemon.log.Warn("the lease was lost before the shutdown ended", "worker", session.worker, "error", lost)
 			return session, err
 		}
 		g.daemon.log.Error("lease lost", "worker", session.worker, "error", lost)

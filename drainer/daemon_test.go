@@ -114,7 +114,7 @@ func TestAShutdownWhoseLeaseIsLostFailsOnlyIfSomethingIsUnsettled(t *testing.T) 
 				if err := <-ended; !errors.Is(err, want) || (want == nil) != (err == nil) {
 					t.Errorf("it ended with %v, want %v", err, want)
 				}
-				if !strings.Contains(said.String(), "lease lost during the shutdown") {
+				if !strings.Contains(said.String(), "the lease was lost before the shutdown ended") {
 					t.Errorf("the log does not tell the lost lease: %s", said)
 				}
 			})

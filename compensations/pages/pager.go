@@ -155,8 +155,8 @@ type lookWorker struct {
 	pager *Pager
 }
 
-// pace keeps this process's looks from piling up. A look takes about 5 µs for each channel and each incident that is not
-// resolved, of which an outage may leave a million.
+// pace keeps this process's looks from piling up. A look takes about 5 µs for each incident that is not resolved, once for
+// each channel. An outage may leave a million incidents.
 type pace struct {
 	mu   sync.Mutex // held during a look
 	next time.Time
@@ -166,10 +166,7 @@ type pace struct {
 // probes and alerts that the pager has looked.
 var errPaced = errors.New("another look runs, or has just taken long")
 
-// longestPause is short enough that pages come within a minute.
-const longestPause = 20 * time.Second
-
-// do leaves the look out if another one runs. After a look that succeeded there is a pause of twice its time.
+// do leaves the look out if another one runs, or during the pause behind it.
 func (p *pace) do(look func() error) error {
 	if !p.mu.TryLock() {
 		return river.JobCancel(errPaced)
@@ -180,10 +177,14 @@ func (p *pace) do(look func() error) error {
 		return river.JobCancel(errPaced)
 	}
 	err := look()
-	if err == nil {
-		p.next = time.Now().Add(min(2*time.Since(began), longestPause))
-	}
+	p.next = time.Now().Add(pauseAfter(time.Since(began)))
 	return err
+}
+
+// pauseAfter returns a pause of twice the time that a look took. It is shorter after a look of more than 10 s, so that less
+// than a minute passes from the begin of a look to the end of the next one: probes and alerts allow no more.
+func pauseAfter(took time.Duration) time.Duration {
+	return max(0, min(2*took, 50*time.Second-2*took, 20*time.Second))
 }
 
 func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
@@ -195,13 +196,16 @@ func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
 func (p *Pager) look(ctx context.Context) error {
 	told := p.audience.Load()
 	errs := []error{p.store.notice(ctx, told.providers)}
-	// If the job's time is over before all channels had their turn, the next look begins with another one.
-	for i := range told.channels {
-		errs = append(errs, p.enqueue(ctx, told.channels[(p.turn+i)%len(told.channels)]))
+	for range told.channels {
+		if ctx.Err() != nil { // the next look begins with this channel
+			errs = append(errs, ctx.Err())
+			break
+		}
+		errs = append(errs, p.enqueue(ctx, told.channels[p.turn%len(told.channels)]))
+		p.turn++
 	}
-	p.turn++
 	err := errors.Join(errs...)
-	if err != nil && ctx.Err() == nil {
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) { // a look that met its deadline is told too
 		p.log.Error("cannot look after incidents; the next look will try again", "error", err)
 	}
 	return err

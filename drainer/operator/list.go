@@ -336,7 +336,7 @@ func (c *Console) Search(ctx context.Context, text string, limit int) (found Fou
 }
 
 // withKey returns the newest intents that have this key. Keys are not stored, so it computes the key of each intent from
-// lowest on. For 100,000 intents Postgres takes 0.03 s to read the parts of the keys, and 0.3 s to compute the keys.
+// lowest on. Postgres only reads the parts of the keys: it would take ten times as long to compute them too.
 func (c *Console) withKey(ctx context.Context, key string, lowest int64, limit int) (ids []int64, err error) {
 	rows, _ := c.conn.Query(ctx, keyPartsSQL, lowest) // ForEachRow returns the error too
 	var id int64

@@ -35,7 +35,7 @@ func newIncidentsList(options *options) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "list",
 		Short: "List incidents that are not resolved, the newest first",
-		Long:  "list shows what is to be decided. With --provider or --tool it looks at 25,000 incidents, and with\n--all and --kind at 100,000. If there are more, it prints the command that goes on.\n\n" + incidentsHelp,
+		Long:  "list shows what is to be decided. With --provider or --tool a page looks at the newest 25,000\nincidents; with --all and --kind together, at 100,000. The end of the page has the\ncommand that goes on.\n\n" + incidentsHelp,
 		Example: `  drainer incidents list
   drainer incidents list --kind outcome_unknown --provider stripe
   drainer incidents list --all -o json`,
