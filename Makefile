@@ -61,7 +61,7 @@ test: ## run every test but those of the clients, most with the race detector, a
 	GO=$(GO) $(GOTESTSUM) --format standard-quiet --raw-command -- .ci/tests
 
 test-short: ## the tests outside integration/ and clients/ that are quick, without the race detector
-	$(GOTESTSUM) --format standard-quiet -- -vet=off -short $$($(GO) list ./... | grep -v -e /integration -e /clients)
+	$(GOTESTSUM) --format standard-quiet -- -vet=off -ldflags='-s -w' -p 3 -short $$($(GO) list ./... | grep -v -e /integration -e /clients)
 
 faults: ## break everything once and print a table; CASE=7 alone, MUTANT=fence_removed without that guard
 	DRAINER_MUTANT=$(MUTANT) $(GO) run ./integration/fault/report $(if $(CASE),-case $(CASE))
