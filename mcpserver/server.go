@@ -275,7 +275,7 @@ type whichIncidents struct {
 	All      bool   `json:"all,omitempty" jsonschema:"the resolved ones as well"`
 	Provider string `json:"provider,omitempty" jsonschema:"of this provider alone"`
 	Kind     string `json:"kind,omitempty" jsonschema:"of this kind alone, such as outcome_unknown"`
-	After    int64  `json:"after,omitempty" jsonschema:"those behind this incident, the after of the answer before"`
+	After    int64  `json:"after,omitempty" jsonschema:"those behind this incident, the after of the answer before, which may list none: only so many are looked at for one answer"`
 }
 
 func (s *server) incidents(ctx context.Context, console *operator.Console, w whichIncidents) (any, error) {

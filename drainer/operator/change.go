@@ -41,7 +41,8 @@ func Open(conn *pgx.Conn) *Console { return &Console{conn: conn, look: MostLooke
 
 // Look runs work in a read-only transaction on a connection that the caller still owns. The transaction uses no JIT
 // compiler, since these statements run for a shorter time than their compilation takes. It uses no parallel workers of
-// the server, since draining needs the CPU. Each execution has a plan of its own, since the best plan depends on the filter.
+// the server, since draining needs the CPU. Each execution has a plan of its own, since the best plan depends on the
+// filter.
 func Look(ctx context.Context, conn *pgx.Conn, statementTimeout time.Duration, work func(context.Context, *Console) error) error {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 		SET LOCAL search_path = pg_catalog, pg_temp;

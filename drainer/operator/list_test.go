@@ -1,6 +1,7 @@
 package operator_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -189,24 +190,13 @@ func TestAReferenceIsFoundByItsIndexWhereThereIsOne(t *testing.T) {
 		"the next page":       {operator.Filter{Reference: "again", Below: 4800, Limit: 2}, []int64{4700, 4600}, 4600, false},
 		"more than the bound": {operator.Filter{Reference: "again", Status: "completed", Limit: 3}, nil, 4600, true},
 	} {
-		conn, err := pgx.Connect(t.Context(), o.url) // a new session has counted no rows yet
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close(t.Context())
-		tx, err := conn.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		console := operator.Open(conn)
-		console.LookAtMost(10)
+		console, rowsRead := o.counting(10)
 		page, err := console.List(t.Context(), test.filter)
 		if err != nil || !slices.Equal(idsOf(page), test.want) || page.Below != test.below || page.Bounded != test.bounded || page.Index != "" {
 			t.Errorf("%s: %v of %+v, %v", name, idsOf(page), page, err)
 		}
-		var read int
-		if err := tx.QueryRow(t.Context(), `SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_xact_user_tables WHERE relname IN ('intent', 'attempt')`).Scan(&read); err != nil || read > 250 {
-			t.Errorf("%s: %d rows were read: %v", name, read, err)
+		if read := rowsRead("intent", "attempt"); read > 250 {
+			t.Errorf("%s: %d rows were read", name, read)
 		}
 	}
 	console = o.console()
@@ -240,6 +230,28 @@ func TestAListSaysWhereItStoppedLooking(t *testing.T) {
 	}
 }
 
+// counting returns a console that looks at so many rows, on a new session, which has counted no rows yet. rowsRead returns
+// how many rows of these tables it has read.
+func (o *outbox) counting(look int) (console *operator.Console, rowsRead func(tables ...string) int) {
+	o.t.Helper()
+	conn, err := pgx.Connect(o.t.Context(), o.url)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	o.t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(o.t.Context())) })
+	tx := drainertest.Begin(o.t, conn)
+	console = operator.Open(conn)
+	console.LookAtMost(look)
+	return console, func(tables ...string) (read int) {
+		o.t.Helper()
+		err := tx.QueryRow(o.t.Context(), `SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) FROM pg_stat_xact_user_tables WHERE relname = ANY ($1)`, tables).Scan(&read)
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		return read
+	}
+}
+
 // Completed intents are found by their attempts, and unknown ones by their lookups. Waiting intents mostly have neither,
 // so a backlog hides nothing and costs nothing.
 func TestABacklogIsNoHindranceToAListOfWhatWasAttempted(t *testing.T) {
@@ -265,21 +277,13 @@ func TestABacklogIsNoHindranceToAListOfWhatWasAttempted(t *testing.T) {
 		"unknown, with a lookup":  {operator.Filter{Status: "unknown", Limit: 2}, []int64{4900, 4800}, false},
 		"unknown, without lookup": {operator.Filter{Status: "unknown", Below: 4100, Limit: 2}, []int64{4000, 3900}, false},
 	} {
-		conn, err := pgx.Connect(t.Context(), o.url) // a new session has counted no rows yet
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close(t.Context())
-		tx := drainertest.Begin(t, conn)
-		console := operator.Open(conn)
-		console.LookAtMost(100)
+		console, rowsRead := o.counting(100)
 		page, err := console.List(t.Context(), test.filter)
 		if err != nil || !slices.Equal(idsOf(page), test.want) || page.Bounded != test.bounded {
 			t.Errorf("%s: %v of %+v, %v; want %v", name, idsOf(page), page, err, test.want)
 		}
-		var read int
-		if err := tx.QueryRow(t.Context(), `SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_xact_user_tables WHERE relname IN ('attempt', 'queue')`).Scan(&read); err != nil || read > 500 {
-			t.Errorf("%s: %d rows were read: %v", name, read, err)
+		if read := rowsRead("attempt", "queue"); read > 500 {
+			t.Errorf("%s: %d rows were read", name, read)
 		}
 	}
 }
@@ -342,14 +346,7 @@ func TestAListOfIncidentsReadsNoMoreThanItMay(t *testing.T) {
 		"behind a time, behind others": {operator.IncidentFilter{After: 16000, Until: time.Now().Add(-1800*time.Minute - 30*time.Second)}, page{15999, 2, 15998, 0}},
 		"behind one that was pruned":   {operator.IncidentFilter{After: 30000}, page{}},
 	} {
-		conn, err := pgx.Connect(t.Context(), o.url) // a new session has counted no rows yet
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close(t.Context())
-		tx := drainertest.Begin(t, conn)
-		console := operator.Open(conn)
-		console.LookAtMost(bound)
+		console, rowsRead := o.counting(bound)
 		test.filter.Limit = 2
 		listed, err := console.Incidents(t.Context(), test.filter)
 		got := page{size: len(listed.Incidents), after: listed.After, looked: listed.Looked}
@@ -359,9 +356,8 @@ func TestAListOfIncidentsReadsNoMoreThanItMay(t *testing.T) {
 		if err != nil || got != test.want {
 			t.Errorf("%s: %+v, %v; want %+v", name, got, err, test.want)
 		}
-		var read int
-		if err := tx.QueryRow(t.Context(), `SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) FROM pg_stat_xact_user_tables WHERE relname = 'incident'`).Scan(&read); err != nil || read > 3*bound {
-			t.Errorf("%s: %d incidents were read: %v", name, read, err)
+		if read := rowsRead("incident"); read > 3*bound {
+			t.Errorf("%s: %d incidents were read", name, read)
 		}
 	}
 }
